@@ -1,0 +1,301 @@
+"""Settings of a run: frozen dataclasses from which the command-line flags are generated.
+
+A setting stands once: its name is the flag's name, its type and default are the field's, its help is in the field's metadata. Every
+check of a setting is made here (`RunConfig.check`), before anything heavy starts. Sources: PAPER sections 2-5 for defaults at full size;
+the defaults below are the SearchQA demo's, and `configs/demo_searchqa.flags` writes them out.
+"""
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+
+class ConfigError(ValueError):
+    """One or more settings are wrong; the message names each flag, its value, and what it must be."""
+
+
+def setting(
+    default: Any, help: str, *, operational: bool = False, at_least: float | None = None, above: float | None = None
+):
+    """A field that becomes a flag.
+
+    Args:
+      default: the flag's default; its meaning in the help's terms.
+      help: one line with units.
+      operational: the setting changes how a run is carried out, not what it computes; it is outside the configuration hash, so a run
+        may be resumed with another value.
+      at_least: smallest allowed value.
+      above: largest forbidden value.
+    """
+    return dataclasses.field(
+        default=default, metadata={"help": help, "operational": operational, "at_least": at_least, "above": above}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Where a run lives and what it is called."""
+
+    domain: Literal["searchqa"] = setting("searchqa", "the task domain")
+    seed: int = setting(0, "seed of the whole run: sampling, task order, proposer", at_least=0)
+    run_dir: str | None = setting(None, "run directory; default: a fresh numbered folder under runs/", operational=True)
+    stop_after: Literal["never", "weight_phase", "search_phase"] = setting(
+        "never", "end the job at the first end of such a phase; the same command goes on from there", operational=True
+    )
+    max_rollouts: int = setting(
+        0, "budget of training and search rollouts together; no step or iteration that would pass it starts; 0: none", at_least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """The policy and the initial harness."""
+
+    checkpoint: str | None = setting(None, "Hugging Face folder of the initial policy; default: the embedded demo model")
+    harness: str | None = setting(None, "file of the initial harness; default: the domain's h0")
+    compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "dtype of activations and of serving weights")
+    remat: bool = setting(True, "recompute each layer in the backward pass instead of keeping its activations")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Task files. Without them, the domain's embedded demo tasks are used."""
+
+    task_dir: str | None = setting(
+        None, "folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and corpus.jsonl; default: demo tasks"
+    )
+    max_bad_rows: float = setting(0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0)
+    allow_overlap: bool = setting(False, "let splits share tasks (the paper's Math setting)")
+    weight_tasks: int = setting(512, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
+    harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
+    validation_tasks: int = setting(100, "validation tasks that are used; 0: all", at_least=0)
+    test_tasks: int = setting(0, "test tasks that are used; 0: all", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSettings:
+    """When to switch between weights and harness (PAPER section 2)."""
+
+    schedule: Literal["fixed", "adaptive", "stagewise", "weight_only", "harness_only"] = setting(
+        "fixed", "rule that ends a phase"
+    )
+    weight_budget_epochs: float = setting(1.5, "epochs over D_weight in the whole run", above=0)
+    weight_phase_epochs: float = setting(0.75, "fixed: epochs of a weight phase (E)", above=0)
+    search_budget_iterations: int = setting(6, "stagewise, harness_only: search iterations in the whole run", at_least=1)
+    search_phase_iterations: int = setting(3, "fixed: iterations of a search phase (I)", at_least=1)
+    patience_epochs: float = setting(0.2, "adaptive: smoothing window, burn-in and patience of a weight phase", above=0)
+    patience_iterations: int = setting(2, "adaptive: iterations without a new best that end a search phase", at_least=1)
+    min_iterations: int = setting(6, "adaptive: smallest number of iterations of a search phase", at_least=1)
+    max_iterations: int = setting(15, "adaptive: largest number of iterations of a search phase", at_least=1)
+    count_incoming_as_iteration: bool = setting(
+        False, "count the evaluation of the incoming harness as iteration 1, as the authors' release does"
+    )
+    final_search: bool = setting(True, "a last weight phase cut short by the budget still gets its search phase")
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutSettings:
+    """How trajectories are sampled."""
+
+    prompts_per_step: int = setting(32, "tasks per training step", at_least=1)
+    samples_per_prompt: int = setting(8, "trajectories per task (G)", at_least=1)
+    temperature: float = setting(1.0, "sampling temperature; 0: greedy", at_least=0)
+    top_p: float = setting(1.0, "nucleus share of probability", above=0)
+    top_k: int = setting(20, "most likely tokens kept", at_least=1)
+    thinking: bool = setting(True, "open the think block in the generation prompt")
+    unclosed_thinking: Literal["no_answer", "raw"] = setting(
+        "no_answer", "a reply whose thinking never closes: it holds no answer, or its raw text is searched (the paper's protocol)"
+    )
+    assistant_tokens: int = setting(192, "sampled tokens per episode", at_least=1)
+    max_turns: int = setting(6, "assistant turns per episode, the cap that no harness passes", at_least=1)
+    max_tool_calls: int = setting(12, "tool calls per episode", at_least=0)
+    episode_seconds: float = setting(120.0, "wall-clock limit of an episode in seconds", above=0)
+    max_len: int = setting(768, "window of one chat in tokens", at_least=16)
+    slots: int = setting(64, "sequences decoded together", operational=True, at_least=1)
+    concurrency: int = setting(96, "episodes in flight on this host", operational=True, at_least=1)
+    extend_chunk: int = setting(64, "tokens per row of one extend step", at_least=1)
+    decode_steps: int = setting(8, "decode steps between two looks of the host", operational=True, at_least=1)
+    rollout_driver: Literal["scheduler", "jetstream"] = setting(
+        "scheduler", "what drives the engine: the rollout scheduler or JetStream's orchestrator", operational=True
+    )
+    sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = setting(
+        "auto", "cage of harness code; none is unsafe and is written into every report", operational=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """RSFT (PAPER section 3)."""
+
+    accept: Literal["honest", "paper"] = setting(
+        "honest", "honest: reward 1 and the returned reply ended by itself; paper: reward > 0.5"
+    )
+    learning_rate: float = setting(3e-4, "AdamW step size, constant", above=0)
+    adam_b1: float = setting(0.9, "AdamW first-moment decay (open in the paper)", at_least=0)
+    adam_b2: float = setting(0.95, "AdamW second-moment decay (open in the paper)", at_least=0)
+    weight_decay: float = setting(0.0, "AdamW decoupled weight decay (open in the paper)", at_least=0)
+    clip_norm: float = setting(1.0, "global gradient norm above which it is scaled down; 0: never", at_least=0)
+    minibatch: int = setting(64, "trajectories per optimizer step", at_least=1)
+    row_len: int = setting(768, "tokens of a packed row", at_least=16)
+    rows: int = setting(8, "packed rows of a micro-batch", at_least=1)
+    checkpoint_every: int = setting(4, "training steps between two commits of a weight phase", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """Meta-Harness (PAPER section 4)."""
+
+    search_space: Literal["full", "prompt_only"] = setting("full", "what a candidate may change: any code, or prompt texts alone")
+    proposer: Literal["offline", "random_edit"] = setting(
+        "offline", "who rewrites the harness: catalogue edits chosen by failed traces, or an edit at random (its control)"
+    )
+    candidates: int = setting(3, "candidates per iteration (M)", at_least=1)
+    acceptance: Literal["archive_max"] = setting("archive_max", "rule that picks the archive's best")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Periodic validation and the sealed test."""
+
+    validation_samples: int = setting(4, "samples per validation task", at_least=1)
+    test_samples: int = setting(8, "samples per test task (mean@8)", at_least=1)
+    eval_every: int = setting(0, "training steps between two evaluations inside a weight phase; 0: at phase ends only", at_least=0)
+    select_on: Literal["validation", "test"] = setting("validation", "split that picks the returned pair")
+    test_schedule: Literal["end", "always"] = setting(
+        "end", "when test is scored: initial and returned pair once at the end, or at every evaluation (the paper's protocol)"
+    )
+
+
+_GROUPS: dict[str, type] = {
+    "run": RunSettings,
+    "model": ModelSettings,
+    "data": DataSettings,
+    "schedule": ScheduleSettings,
+    "rollout": RolloutSettings,
+    "training": TrainingSettings,
+    "search": SearchSettings,
+    "evaluation": EvaluationSettings,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run."""
+
+    run: RunSettings = RunSettings()
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    training: TrainingSettings = TrainingSettings()
+    search: SearchSettings = SearchSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Builds and checks a configuration from flag names.
+
+        Raises:
+          ConfigError: for an unknown name or a value out of range; all problems are listed at once.
+        """
+        known = {spec.name: group for group, spec in all_settings()}
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ConfigError("unknown settings: " + ", ".join("--" + name for name in unknown))
+        config = cls(
+            **{
+                group: kind(**{f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values})
+                for group, kind in _GROUPS.items()
+            }
+        )
+        config.check()
+        return config
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by flag name."""
+        return {spec.name: getattr(getattr(self, group), spec.name) for group, spec in all_settings()}
+
+    def hashed_values(self) -> dict[str, Any]:
+        """The settings that decide what a run computes: all but the operational ones."""
+        operational = {spec.name for _, spec in all_settings() if spec.metadata["operational"]}
+        return {name: value for name, value in self.values().items() if name not in operational}
+
+    def hash(self) -> str:
+        """SHA-256 of the settings that decide what a run computes."""
+        return hashlib.sha256(json.dumps(self.hashed_values(), sort_keys=True).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Raises ConfigError with one line per problem."""
+        problems = [*self._range_problems(), *self._combination_problems()]
+        if problems:
+            raise ConfigError("\n".join(problems))
+
+    def _range_problems(self) -> Iterator[str]:
+        for group, spec in all_settings():
+            value, (kind, optional) = getattr(getattr(self, group), spec.name), value_type(spec)
+            if value is None and optional:
+                continue
+            choices = get_args(kind) if get_origin(kind) is Literal else None
+            if choices is not None:
+                if value not in choices:
+                    yield f"--{spec.name} must be one of {', '.join(choices)}, got {value!r}"
+                continue
+            if isinstance(value, float) and value != value:
+                yield f"--{spec.name} must be a number, got {value}"
+                continue
+            at_least, above = spec.metadata["at_least"], spec.metadata["above"]
+            if at_least is not None and value < at_least:
+                yield f"--{spec.name} must be >= {at_least}, got {value}"
+            if above is not None and value <= above:
+                yield f"--{spec.name} must be > {above}, got {value}"
+
+    def _combination_problems(self) -> Iterator[str]:
+        schedule, rollout, training = self.schedule, self.rollout, self.training
+        if rollout.top_p > 1:
+            yield f"--top_p must be <= 1, got {rollout.top_p}"
+        for name in ("adam_b1", "adam_b2"):
+            if getattr(training, name) >= 1:
+                yield f"--{name} must be < 1, got {getattr(training, name)}"
+        if self.data.max_bad_rows > 1:
+            yield f"--max_bad_rows is a share and must be <= 1, got {self.data.max_bad_rows}"
+        if training.row_len < rollout.max_len:
+            yield f"--row_len must be >= --max_len ({rollout.max_len}), or a long chat would not fit a row; got {training.row_len}"
+        if schedule.min_iterations > schedule.max_iterations:
+            yield f"--min_iterations must be <= --max_iterations ({schedule.max_iterations}), got {schedule.min_iterations}"
+        if self.evaluation.select_on == "test" and self.evaluation.test_schedule != "always":
+            yield "--select_on=test needs --test_schedule=always"
+
+
+def all_settings() -> Iterator[tuple[str, dataclasses.Field]]:
+    """Every (group name, field) in order."""
+    for group, kind in _GROUPS.items():
+        for spec in dataclasses.fields(kind):
+            yield group, spec
+
+
+def value_type(spec: dataclasses.Field) -> tuple[Any, bool]:
+    """The field's type without None, and whether None is allowed."""
+    kind: Any = spec.type
+    if get_origin(kind) in (typing.Union, types.UnionType):
+        inner = [arm for arm in get_args(kind) if arm is not type(None)]
+        return inner[0], True
+    return kind, False
+
+
+def fresh_run_dir(root: Path = Path("runs")) -> Path:
+    """The next unused numbered folder, created: runs/0000, runs/0001, …"""
+    root.mkdir(parents=True, exist_ok=True)
+    taken = [int(path.name) for path in root.iterdir() if path.name.isdigit()]
+    number = max(taken, default=-1) + 1
+    while True:
+        try:
+            (root / f"{number:04d}").mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return root / f"{number:04d}"
