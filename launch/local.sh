@@ -1,0 +1,94 @@
+#!/bin/sh
+# Everything on one Linux machine. Does its own set-up, and is quiet when nothing is to do.
+#   bash launch/local.sh demo [flags]          the SearchQA demo, flags passed on to whale_jax.main
+#   bash launch/local.sh test [pytest args]    lint, types and the whole test suite
+#   bash launch/local.sh python -m …           anything in the same environment
+# Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
+set -eu
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+venv="$root/.venv"
+
+fail() {
+  echo "local.sh: $*" >&2
+  exit 2
+}
+
+find_python() {
+  for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
+    "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+    command -v "$candidate"
+    return
+  done
+  fail "needs Python >= 3.11 with venv (on Debian: apt-get install python3-venv); PYTHON=/path/to/python names one"
+}
+
+# install NAME WHAT…: pip-installs once per content of pyproject.toml, constraints.txt and this file.
+install() {
+  stamp="$venv/.installed-$1"
+  shift
+  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/launch/local.sh" | cksum)
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
+  echo "local.sh: installing into .venv (a few minutes the first time)" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" >&2
+  # JetStream's own requirements bring TensorFlow, which nothing here uses: the package alone, its few real needs are in pyproject.toml.
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps google-jetstream==0.2.2 >&2
+  printf '%s\n' "$wanted" >"$stamp"
+}
+
+ensure_environment() {
+  if [ ! -x "$venv/bin/python" ]; then
+    python=$(find_python) || exit 2
+    "$python" -m venv "$venv"
+  fi
+  install run --editable "$root"
+  if [ "$1" = test ]; then install test --editable "$root[dev]"; fi
+}
+
+ensure_bubblewrap() {
+  if command -v bwrap >/dev/null 2>&1; then return; fi
+  if command -v apt-get >/dev/null 2>&1; then
+    if [ "$(id -u)" = 0 ]; then sudo=; elif sudo -n true 2>/dev/null; then sudo='sudo -n'; else sudo=none; fi
+    if [ "$sudo" != none ]; then
+      echo "local.sh: installing bubblewrap, the sandbox of harness code" >&2
+      # shellcheck disable=SC2086 # $sudo is empty or two words
+      if { $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap ||
+        { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap; }; } >/dev/null 2>&1; then
+        return
+      fi
+    fi
+  fi
+  echo "local.sh: bubblewrap is missing (apt-get install bubblewrap); the next sandbox backend is used where the kernel has it" >&2
+}
+
+[ $# -gt 0 ] || fail "say demo, test, or python …"
+[ "$(uname -s)" = Linux ] || fail "the harness sandbox needs Linux; this is $(uname -s)"
+what=$1
+shift
+
+# Caches of the tools stay in the environment's folder.
+export MPLCONFIGDIR="$venv/cache/matplotlib" HF_HOME="$venv/cache/huggingface" HF_HUB_OFFLINE=1 PYRIGHT_PYTHON_CACHE_DIR="$venv/cache/pyright"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+
+case $what in
+  demo)
+    ensure_environment run
+    ensure_bubblewrap
+    exec "$venv/bin/python" -m whale_jax.main --flagfile="$root/configs/demo_searchqa.flags" "$@"
+    ;;
+  test)
+    ensure_environment test
+    ensure_bubblewrap
+    cd "$root"
+    "$venv/bin/ruff" check --quiet .
+    "$venv/bin/ruff" format --check --quiet .
+    PYRIGHT_PYTHON_IGNORE_WARNINGS=1 "$venv/bin/pyright" --pythonpath "$venv/bin/python"
+    exec "$venv/bin/python" -m pytest "$@"
+    ;;
+  python)
+    ensure_environment run
+    exec "$venv/bin/python" "$@"
+    ;;
+  *) fail "unknown command '$what': say demo, test, or python …" ;;
+esac
