@@ -1,8 +1,9 @@
 """Settings of a run: frozen dataclasses from which the command-line flags are generated.
 
-A setting stands once: its name is the flag's name, its type and default are the field's, its help is in the field's metadata. Every
-check of a setting is made here (`RunConfig.check`), before anything heavy starts. Sources: PAPER sections 2-5 for defaults at full size;
-the defaults below are the SearchQA demo's, and `configs/demo_searchqa.flags` writes them out.
+A setting stands once: its name is the flag's name, its type and default are the field's, its help is in the field's
+metadata. Every check of a setting is made here (`RunConfig.check`), before anything heavy starts. Sources: PAPER
+sections 2-5 for defaults at full size; the defaults below are the SearchQA demo's, and `configs/demo_searchqa.flags`
+writes them out.
 """
 
 import dataclasses
@@ -27,7 +28,8 @@ def setting(
     Args:
       default: the flag's default; its meaning in the help's terms.
       help: one line with units.
-      operational: the setting changes how a run is carried out, not what it computes; it is outside the configuration hash, so a run
+      operational: the setting changes how a run is carried out, not what it computes; it is outside the configuration
+        hash, so a run
         may be resumed with another value.
       at_least: smallest allowed value.
       above: largest forbidden value.
@@ -48,7 +50,9 @@ class RunSettings:
         "never", "end the job at the first end of such a phase; the same command goes on from there", operational=True
     )
     max_rollouts: int = setting(
-        0, "budget of training and search rollouts together; no step or iteration that would pass it starts; 0: none", at_least=0
+        0,
+        "budget of training and search rollouts together; no step or iteration that would pass it starts; 0: none",
+        at_least=0,
     )
 
 
@@ -56,7 +60,9 @@ class RunSettings:
 class ModelSettings:
     """The policy and the initial harness."""
 
-    checkpoint: str | None = setting(None, "Hugging Face folder of the initial policy; default: the embedded demo model")
+    checkpoint: str | None = setting(
+        None, "Hugging Face folder of the initial policy; default: the embedded demo model"
+    )
     harness: str | None = setting(None, "file of the initial harness; default: the domain's h0")
     compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "dtype of activations and of serving weights")
     remat: bool = setting(True, "recompute each layer in the backward pass instead of keeping its activations")
@@ -67,9 +73,12 @@ class DataSettings:
     """Task files. Without them, the domain's embedded demo tasks are used."""
 
     task_dir: str | None = setting(
-        None, "folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and corpus.jsonl; default: demo tasks"
+        None,
+        "folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and corpus.jsonl; default: demo tasks",
     )
-    max_bad_rows: float = setting(0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0)
+    max_bad_rows: float = setting(
+        0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0
+    )
     allow_overlap: bool = setting(False, "let splits share tasks (the paper's Math setting)")
     weight_tasks: int = setting(512, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
     harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
@@ -86,7 +95,9 @@ class ScheduleSettings:
     )
     weight_budget_epochs: float = setting(1.5, "epochs over D_weight in the whole run", above=0)
     weight_phase_epochs: float = setting(0.75, "fixed: epochs of a weight phase (E)", above=0)
-    search_budget_iterations: int = setting(6, "stagewise, harness_only: search iterations in the whole run", at_least=1)
+    search_budget_iterations: int = setting(
+        6, "stagewise, harness_only: search iterations in the whole run", at_least=1
+    )
     search_phase_iterations: int = setting(3, "fixed: iterations of a search phase (I)", at_least=1)
     patience_epochs: float = setting(0.2, "adaptive: smoothing window, burn-in and patience of a weight phase", above=0)
     patience_iterations: int = setting(2, "adaptive: iterations without a new best that end a search phase", at_least=1)
@@ -109,7 +120,8 @@ class RolloutSettings:
     top_k: int = setting(20, "most likely tokens kept", at_least=1)
     thinking: bool = setting(True, "open the think block in the generation prompt")
     unclosed_thinking: Literal["no_answer", "raw"] = setting(
-        "no_answer", "a reply whose thinking never closes: it holds no answer, or its raw text is searched (the paper's protocol)"
+        "no_answer",
+        "a reply whose thinking never closes: it holds no answer, or its raw text is searched (the paper's protocol)",
     )
     assistant_tokens: int = setting(192, "sampled tokens per episode", at_least=1)
     max_turns: int = setting(6, "assistant turns per episode, the cap that no harness passes", at_least=1)
@@ -150,9 +162,12 @@ class TrainingSettings:
 class SearchSettings:
     """Meta-Harness (PAPER section 4)."""
 
-    search_space: Literal["full", "prompt_only"] = setting("full", "what a candidate may change: any code, or prompt texts alone")
+    search_space: Literal["full", "prompt_only"] = setting(
+        "full", "what a candidate may change: any code, or prompt texts alone"
+    )
     proposer: Literal["offline", "random_edit"] = setting(
-        "offline", "who rewrites the harness: catalogue edits chosen by failed traces, or an edit at random (its control)"
+        "offline",
+        "who rewrites the harness: catalogue edits chosen by failed traces, or an edit at random (its control)",
     )
     candidates: int = setting(3, "candidates per iteration (M)", at_least=1)
     acceptance: Literal["archive_max"] = setting("archive_max", "rule that picks the archive's best")
@@ -164,10 +179,13 @@ class EvaluationSettings:
 
     validation_samples: int = setting(4, "samples per validation task", at_least=1)
     test_samples: int = setting(8, "samples per test task (mean@8)", at_least=1)
-    eval_every: int = setting(0, "training steps between two evaluations inside a weight phase; 0: at phase ends only", at_least=0)
+    eval_every: int = setting(
+        0, "training steps between two evaluations inside a weight phase; 0: at phase ends only", at_least=0
+    )
     select_on: Literal["validation", "test"] = setting("validation", "split that picks the returned pair")
     test_schedule: Literal["end", "always"] = setting(
-        "end", "when test is scored: initial and returned pair once at the end, or at every evaluation (the paper's protocol)"
+        "end",
+        "when test is scored: initial and returned pair once at the end, or at every evaluation (the paper's protocol)",
     )
 
 
@@ -264,9 +282,10 @@ class RunConfig:
         if self.data.max_bad_rows > 1:
             yield f"--max_bad_rows is a share and must be <= 1, got {self.data.max_bad_rows}"
         if training.row_len < rollout.max_len:
-            yield f"--row_len must be >= --max_len ({rollout.max_len}), or a long chat would not fit a row; got {training.row_len}"
+            yield f"--row_len must be >= --max_len ({rollout.max_len}) for a long chat to fit; got {training.row_len}"
         if schedule.min_iterations > schedule.max_iterations:
-            yield f"--min_iterations must be <= --max_iterations ({schedule.max_iterations}), got {schedule.min_iterations}"
+            limit = schedule.max_iterations
+            yield f"--min_iterations must be <= --max_iterations ({limit}), got {schedule.min_iterations}"
         if self.evaluation.select_on == "test" and self.evaluation.test_schedule != "always":
             yield "--select_on=test needs --test_schedule=always"
 

@@ -1,7 +1,8 @@
 """The journal: one file per commit, created if absent, never changed, and the only index of a run (DESIGN section 9).
 
-An entry holds what was decided and the hashes of the evidence, never a time, a rate, or anything that depends on caches, drivers or hosts:
-two runs of one configuration have the same bytes here. Each entry names the SHA-256 of the one before it.
+An entry holds what was decided and the hashes of the evidence, never a time, a rate, or anything that depends on
+caches, drivers or hosts: two runs of one configuration have the same bytes here. Each entry names the SHA-256 of the
+one before it.
 """
 
 import hashlib
@@ -50,8 +51,8 @@ def write_once(path: Path, data: bytes) -> None:
 class Journal:
     """A run's commits, replayed from disk first and appended afterwards.
 
-    The loop asks `replay()` at every point where it would commit. While entries remain, it gets them back one by one and only follows
-    them; from the first None on it does the work and calls `append`.
+    The loop asks `replay()` at every point where it would commit. While entries remain, it gets them back one by one
+    and only follows them; from the first None on it does the work and calls `append`.
     """
 
     def __init__(self, folder: Path):
@@ -99,7 +100,9 @@ class Journal:
         expected = {"kind": kind, **where}
         found = {name: entry.get(name) for name in expected}
         if found != expected:
-            raise JournalError(f"{self._folder}/{self._cursor:06d}.json: holds {found}, but this run would commit {expected}")
+            raise JournalError(
+                f"{self._folder}/{self._cursor:06d}.json: holds {found}, but this run would commit {expected}"
+            )
         self._cursor += 1
         return entry
 
@@ -123,7 +126,9 @@ class Journal:
         try:
             write_once(path, data)
         except FileExistsError as error:
-            raise JournalError(f"{path}: written by another process; two runs must not share a run directory") from error
+            raise JournalError(
+                f"{path}: written by another process; two runs must not share a run directory"
+            ) from error
         entry = json.loads(data)
         self._hash = hashlib.sha256(data).hexdigest()
         self.entries.append(entry)

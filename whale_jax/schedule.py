@@ -1,4 +1,4 @@
-"""When a phase ends (PAPER section 2). Pure objects: signals in, a decision out; no clock, no files, no validation data."""
+"""When a phase ends (PAPER section 2). Pure objects: signals in, a decision out; no clock, no validation data."""
 
 import dataclasses
 import math
@@ -81,9 +81,13 @@ def steps_of(epochs: float, num_tasks: int, prompts_per_step: int) -> int:
     return max(1, math.floor(epochs * num_tasks / prompts_per_step + 0.5))
 
 
+BUDGET_USED = "weight budget used"
+"""The reason of a weight phase that the budget, not its rule, cut short."""
+
+
 def _budget_decision(signals: WeightSignals, total_steps: int) -> Decision | None:
     if signals.steps_before + len(signals.rewards) >= total_steps:
-        return Decision(True, "weight budget used", {"steps": len(signals.rewards)})
+        return Decision(True, BUDGET_USED, {"steps": len(signals.rewards)})
     return None
 
 
@@ -112,10 +116,10 @@ class Fixed:
 class Adaptive:
     """Patience on training signals alone (PAPER section 2; Algorithm 2).
 
-    Weight phase: the mean reward of the last `window` steps of the phase is the signal; the phase ends when it has more than `burn_in`
-    steps and its best signal (strictly greater) is `patience` or more steps old. Search phase: the archive's best score, rounded to 4
-    decimals, is the signal; the phase ends when it has at least `min_iterations` iterations and its best is `patience_iterations` or
-    more iterations old, or at `max_iterations`.
+    Weight phase: the mean reward of the last `window` steps of the phase is the signal; the phase ends when it has more
+    than `burn_in` steps and its best signal (strictly greater) is `patience` or more steps old. Search phase: the
+    archive's best score, rounded to 4 decimals, is the signal; the phase ends when it has at least `min_iterations`
+    iterations and its best is `patience_iterations` or more iterations old, or at `max_iterations`.
     """
 
     total_steps: int
@@ -158,7 +162,8 @@ class Adaptive:
 def make_schedule(settings: ScheduleSettings, *, num_tasks: int, prompts_per_step: int) -> Schedule:
     """The rule that the settings name, for a D_weight of `num_tasks` tasks.
 
-    `count_incoming_as_iteration` takes the evaluation of the incoming harness for iteration 1, so a phase proposes once less.
+    `count_incoming_as_iteration` takes the evaluation of the incoming harness for iteration 1, so a phase proposes once
+    less.
     """
     total_steps = steps_of(settings.weight_budget_epochs, num_tasks, prompts_per_step)
     less = 1 if settings.count_incoming_as_iteration else 0
