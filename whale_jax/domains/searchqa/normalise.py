@@ -21,7 +21,7 @@ _MAPPED = str.maketrans(
 
 
 def fold(text: str) -> str:
-    """`text` without accents, case, compatibility forms and typographic punctuation; white space runs become one space."""
+    """`text` without accents, case, compatibility forms and typographic punctuation, and with single spaces."""
     mapped = text.translate(_MAPPED)  # before decomposition, which would turn the acute accent into a space
     decomposed = unicodedata.normalize("NFKD", mapped)
     bare = "".join(character for character in decomposed if not unicodedata.combining(character))

@@ -1,15 +1,17 @@
 """The demo corpus: short passages about each place of a world, each carrying one fact.
 
-Several passages share the title of their place, so the first hit for a place is often not the passage with the fact asked
-for. Wordings vary by place, and the word that a question uses may be missing from the passage that answers it, or present in
-one that does not: retrieval is then as imperfect as on a real corpus.
+Several passages share the title of their place, so the first hit for a place is often not the passage with the fact
+asked for. Wordings vary by place, and the word that a question uses may be missing from the passage that answers it, or
+present in one that does not: retrieval is then as imperfect as on a real corpus.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from typing import TypeVar
 
 from whale_jax.domains.searchqa.facts import City, Country, World, rounded
 
@@ -87,10 +89,13 @@ def passage_id(place: City | Country, fact: Fact) -> str:
     return f"{place.id}-{fact}"
 
 
-def chosen(wordings: tuple[str, ...], *key: str) -> str:
-    """One of `wordings`, picked by a hash of `key`: the same in every process and on every machine."""
+T = TypeVar("T")
+
+
+def chosen(options: Sequence[T], *key: str) -> T:
+    """One of `options`, picked by a hash of `key`: the same in every process and on every machine."""
     digest = blake2b("\x1f".join(key).encode(), digest_size=8).digest()
-    return wordings[int.from_bytes(digest) % len(wordings)]
+    return options[int.from_bytes(digest) % len(options)]
 
 
 def _degrees(value: float, positive: str, negative: str) -> str:

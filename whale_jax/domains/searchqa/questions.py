@@ -30,8 +30,8 @@ class QuestionKind(StrEnum):
 class QuestionSpec:
     """A question with its answers.
 
-    `subject` is the name that the question contains; `country` is the id of the country that decides the split; `gold` are the
-    ids of the passages that state the needed facts, in the order in which they are needed.
+    `subject` is the name that the question contains; `country` is the id of the country that decides the split; `gold`
+    are the ids of the passages that state the needed facts, in the order in which they are needed.
     """
 
     id: str
@@ -132,7 +132,7 @@ def questions(world: World) -> list[QuestionSpec]:
             result.append(_spec(kind, country, country.name_in_text, country.id, answer, gold))
     for city in world.cities:
         country = world.country(city.country)
-        kind = _CITY_KINDS[int(chosen(tuple(map(str, range(len(_CITY_KINDS)))), city.id, "kind"))]
+        kind = chosen(_CITY_KINDS, city.id, "kind")
         answer, gold = _city_answer(city, country, kind)
         result.append(_spec(kind, city, city.name, country.id, answer, gold))
     return result
