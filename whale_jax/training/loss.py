@@ -40,7 +40,7 @@ def sum_nll(
     """Weighted sum of -log softmax(hidden @ unembed.T)[target] over the tokens.
 
     Tokens of weight 0 cost nothing: only the others are walked. The gradients are made in the same walk that makes the
-    loss, so that logits are computed once, not again in the backward pass. The products run in the dtype of `hidden_NxD`
+    loss, so that logits are computed once, not again in the backward pass. Products run in the dtype of `hidden_NxD`
     and accumulate in fp32; softmax and sums are fp32.
 
     Args:
