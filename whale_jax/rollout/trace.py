@@ -22,7 +22,7 @@ class Source(StrEnum):
     """Who wrote a segment. Loss falls on `SAMPLED` alone."""
 
     PROMPT = "prompt"
-    """The chat format's own ids (heads, generation prompts, missing turn ends), and replies put in from another chat."""
+    """The chat format's own ids (heads, generation prompts, missing turn ends); replies put in from another chat."""
     TOOL = "tool"
     """A result of an env call, passed on unedited."""
     HARNESS = "harness"
