@@ -179,3 +179,55 @@ def _no_sums() -> TokenSums:
 
 def _add(a: TokenSums, b: TokenSums) -> TokenSums:
     return TokenSums(a.nll + b.nll, a.correct + b.correct, a.weight + b.weight)
+
+
+def sampled_logprobs(
+    hidden_NxD: jax.Array,
+    unembed_weight_VxD: jax.Array,
+    targets_N: jax.Array,
+    weights_N: jax.Array,
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    chunk: int,
+) -> jax.Array:
+    """Log-probabilities of the targets under the distribution they were sampled from: tempered, cut, renormalised.
+
+    A target just outside the kept set (its rank may differ between two engines by rounding) is scored against the kept
+    set's normaliser, so the result is finite and close to what the other engine says.
+
+    Args:
+        hidden_NxD, unembed_weight_VxD, targets_N, weights_N, chunk: as for `sum_nll`.
+        temperature: > 0.
+        top_k: most likely tokens kept; 0 keeps all.
+        top_p: of those, the smallest set that holds this share of their probability.
+
+    Returns:
+        fp32 [N]; 0 where the weight is 0. Not differentiable.
+    """
+    size = min(chunk, hidden_NxD.shape[0])
+    walk = _Walk.over(weights_N, size)
+
+    def body(i, logprobs_M):
+        h_CxD, y_C = walk.chunk(i, hidden_NxD, targets_N)
+        logits_CxV = chunk_logits(h_CxD, unembed_weight_VxD) / temperature
+        normaliser_C = _kept_log_normaliser(logits_CxV, top_k, top_p)
+        target_logit_C = jnp.take_along_axis(logits_CxV, y_C[:, None], axis=1)[:, 0]
+        return lax.dynamic_update_slice(logprobs_M, target_logit_C - normaliser_C, (i * size,))
+
+    logprobs_M = lax.fori_loop(0, walk.count, body, jnp.zeros(walk.order_M.shape, jnp.float32))
+    return jnp.where(weights_N != 0, walk.restore(logprobs_M), 0.0)
+
+
+def _kept_log_normaliser(logits_CxV: jax.Array, top_k: int, top_p: float) -> jax.Array:
+    vocab = logits_CxV.shape[-1]
+    kept = min(top_k, vocab) if top_k else vocab
+    if kept == vocab and top_p >= 1:
+        return _log_normaliser(logits_CxV)
+    values_CxK, _ = lax.top_k(logits_CxV, kept)
+    if top_p < 1:
+        probs_CxK = jax.nn.softmax(values_CxK, axis=-1)
+        before_CxK = jnp.cumsum(probs_CxK, axis=-1) - probs_CxK
+        values_CxK = jnp.where(before_CxK < top_p, values_CxK, -jnp.inf)
+    return _log_normaliser(values_CxK)

@@ -13,7 +13,7 @@ class TaskSampler:
     """Hands out task ids; every epoch holds each task once, in an order made from (seed, epoch, id) alone.
 
     The order does not depend on the order of the tasks' file, on numpy's generators, or on the batch sizes asked for,
-    with one exception: where a batch crosses the end of an epoch, the tasks it already holds come last in the new epoch,
+    with one exception: where a batch crosses the end of an epoch, the tasks it already holds come last in the new one,
     so that no batch holds a task twice (its samples would have the same keys, hence be copies).
     """
 

@@ -1,0 +1,248 @@
+"""Checkpoints: the whole training state and a JSON record, in one commit.
+
+    <dir>/<step>/state/       arrays by name, written by Orbax
+                 meta.json    the caller's record, and dtype, shape and SHA-256 of every array
+
+A checkpoint is written under a temporary name and renamed when it is complete, so a directory named by its step is
+whole or not there. Bits are verified on restore. Names that this module did not make are neither read nor removed: a
+copied Orbax directory, a step without a record, or anybody's file may lie beside the checkpoints.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+
+from whale_jax.training.fingerprint import describe_all, named_leaves
+
+State = TypeVar("State")
+
+_FORMAT = 1
+_INCOMPLETE = ".whale-incomplete-"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, is not there, or does not hold what was saved."""
+
+
+class Checkpoints:
+    """The checkpoints of one run. One process writes; any may read."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 2, keep_every: int = 0) -> None:
+        """Looks at a directory, which need not exist yet.
+
+        Args:
+            directory: where the steps lie.
+            keep_last: newest checkpoints kept, >= 1.
+            keep_every: checkpoints whose step is a multiple of this are kept for ever; 0: none.
+
+        Raises:
+            ValueError: a number out of range.
+        """
+        if keep_last < 1 or keep_every < 0:
+            raise ValueError(f"checkpoints: keep_last must be >= 1 and keep_every >= 0, got {keep_last}, {keep_every}")
+        self.directory = Path(directory)
+        self._keep_last = keep_last
+        self._keep_every = keep_every
+
+    def steps(self) -> list[int]:
+        """Committed steps, ascending."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(
+            int(path.name)
+            for path in self.directory.iterdir()
+            if path.name.isdecimal() and path.name == str(int(path.name)) and (path / "meta.json").is_file()
+        )
+
+    def latest(self) -> int | None:
+        """The newest committed step."""
+        return max(self.steps(), default=None)
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any], *, protect: Collection[int] = ()) -> None:
+        """Commits a checkpoint, then removes those that nothing keeps.
+
+        The same step with the same content is left as it is; with other content it is replaced (a step repeated after a
+        kill). Whatever happens before the commit leaves every earlier checkpoint valid.
+
+        Args:
+            step: >= 0.
+            state: pytree of arrays.
+            meta: JSON-able record (sampler position, keys, …), returned by `restore`.
+            protect: steps to keep in any case, for instance those a journal entry may return to.
+
+        Raises:
+            CheckpointError: it could not be written, or something else lies at its place.
+            TypeError, ValueError: `meta` is not JSON.
+        """
+        record = _seal({"format": _FORMAT, "step": step, "meta": dict(meta), "arrays": describe_all(state)})
+        target = self.directory / str(step)
+        occupied = os.path.lexists(target)
+        if occupied:
+            if step not in self.steps():
+                raise CheckpointError(f"{target} is in the way and is not a checkpoint of this run; move it elsewhere")
+            if _is_sealed_as(target, record):
+                return
+        partial = self.directory / f"{_INCOMPLETE}{step}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            partial.mkdir()
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(named_leaves(state)))
+            (partial / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
+            _flush(partial)
+            if occupied:
+                os.rename(target, self.directory / f"{_INCOMPLETE}replaced-{step}")
+            os.rename(partial, target)
+            _flush_directory(self.directory)
+        except (OSError, ValueError) as error:  # tensorstore reports a full disk as a ValueError
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"step {step} could not be saved under {self.directory}: {error}. Earlier checkpoints are untouched; "
+                "check free space and permissions"
+            ) from error
+        try:
+            self._prune({step, *protect})
+        except OSError as error:
+            raise CheckpointError(
+                f"step {step} is saved, but older checkpoints could not be removed: {error}"
+            ) from error
+
+    def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
+        """Reads a checkpoint, to the bit.
+
+        Args:
+            step: a committed step.
+            like: pytree of arrays or `jax.ShapeDtypeStruct` with the structure, dtypes, shapes and (where given)
+                shardings wanted.
+
+        Returns:
+            The state, and the record given to `save`.
+
+        Raises:
+            CheckpointError: no such step, another structure than `like` (every difference is named), or damage.
+        """
+        record = self._record(step)
+        wanted = named_leaves(like)
+        _check_structure(f"{self.directory / str(step)}", record["arrays"], wanted)
+        abstract = {name: _abstract(leaf) for name, leaf in wanted.items()}
+        request = ocp.args.PyTreeRestore(
+            item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract)
+        )
+        path = (self.directory / str(step) / "state").absolute()
+        try:
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                arrays = checkpointer.restore(path, args=request)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}. {self._others(step)}") from error
+        found = describe_all(arrays)
+        damaged = [name for name in wanted if found[name] != record["arrays"][name]]
+        if damaged:
+            raise CheckpointError(
+                f"{path} is damaged: other bits than were saved in {', '.join(damaged)}. {self._others(step)}"
+            )
+        return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]), record["meta"]
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """The record given to `save`, without reading the arrays.
+
+        Raises:
+            CheckpointError: no such step, or a damaged record.
+        """
+        return self._record(step)["meta"]
+
+    def _record(self, step: int) -> dict[str, Any]:
+        path = self.directory / str(step) / "meta.json"
+        if step not in self.steps():
+            raise CheckpointError(f"{self.directory} has no checkpoint of step {step}; it has {self.steps() or 'none'}")
+        record = _read_sealed(path)
+        if record is None:
+            raise CheckpointError(f"{path} is damaged. {self._others(step)}")
+        if record["format"] != _FORMAT or record["step"] != step:
+            raise CheckpointError(
+                f"{path} is of format {record['format']} and step {record['step']}; expected {_FORMAT} and {step}"
+            )
+        return record
+
+    def _others(self, step: int) -> str:
+        return f"Other steps here: {[other for other in self.steps() if other != step] or 'none'}"
+
+    def _prune(self, protect: Collection[int]) -> None:
+        steps = self.steps()
+        keep = {*steps[-self._keep_last :], *protect}
+        if self._keep_every:
+            keep |= {step for step in steps if step % self._keep_every == 0}
+        for step in steps:
+            if step not in keep:
+                os.rename(self.directory / str(step), self.directory / f"{_INCOMPLETE}old-{step}")
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes what an interrupted save or removal of ours left behind."""
+        for path in self.directory.glob(f"{_INCOMPLETE}*"):
+            shutil.rmtree(path)
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _check_structure(where: str, saved: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Any]) -> None:
+    problems = [f"{name} is missing" for name in wanted if name not in saved]
+    problems += [f"{name} is not expected" for name in saved if name not in wanted]
+    for name in wanted:
+        if name in saved:
+            have = (saved[name]["dtype"], tuple(saved[name]["shape"]))
+            want = (str(wanted[name].dtype), tuple(wanted[name].shape))
+            if have != want:
+                problems.append(f"{name} is {have[0]}{list(have[1])}, expected {want[0]}{list(want[1])}")
+    if problems:
+        raise CheckpointError(f"{where} holds another state: " + "; ".join(problems))
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, allow_nan=False).encode()
+
+
+def _seal(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "sha256": hashlib.sha256(_canonical(record)).hexdigest()}
+
+
+def _read_sealed(path: Path) -> dict[str, Any] | None:
+    """A record whose seal is right, or None."""
+    try:
+        record = json.loads(path.read_bytes())
+        seal = record.pop("sha256")
+        return record if seal == hashlib.sha256(_canonical(record)).hexdigest() else None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _is_sealed_as(directory: Path, record: Mapping[str, Any]) -> bool:
+    old = _read_sealed(directory / "meta.json")
+    return old is not None and _seal(old)["sha256"] == record["sha256"]
+
+
+def _flush(directory: Path) -> None:
+    """Puts a tree on the disk, so that a machine that stops after the rename finds it whole."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            with open(os.path.join(root, name), "rb") as file:
+                os.fsync(file.fileno())
+        _flush_directory(Path(root))
+
+
+def _flush_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,221 @@
+"""One optimizer step on a mini-batch of any number of micro-batches of one shape.
+
+The loss is a sum over the sampled tokens of the mini-batch divided by their global count, so its value and gradient do
+not depend on how the tokens are split into micro-batches, rows or devices.
+
+Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from whale_jax.qwen3_5 import model
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving.driver import Sampling
+from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
+from whale_jax.training.packing import Batch
+
+Params = Any
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss or the gradient of a mini-batch is not finite. The state given to the step is intact."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """What a training step carries on; all of it goes into a checkpoint.
+
+    Attributes:
+        params: fp32 master weights.
+        opt_state: the optimizer's state, carried across cycles.
+        step: int32 scalar, optimizer steps made: the version of the weights.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    step: jax.Array
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """|trainer - sampler| log-probability of the sampled tokens, in nats, under the sampling distribution.
+
+    Only where the weights are those that sampled does it measure numerics: at the first mini-batch after rollouts.
+    """
+
+    mean: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One optimizer step.
+
+    Attributes:
+        loss: mean negative log-likelihood per sampled token in nats, before the step.
+        accuracy: share of sampled tokens that are the arg-max.
+        grad_norm: global norm of the gradient of `loss`, before clipping.
+        tokens: sampled tokens in the mini-batch.
+        mismatch: None when no log-probability of the sampler is known.
+    """
+
+    loss: float
+    accuracy: float
+    grad_norm: float
+    tokens: int
+    mismatch: Mismatch | None
+
+
+class _Totals(NamedTuple):
+    """Sums over the micro-batches so far: d nll / d params (fp32, like params), and the token sums."""
+
+    grads: Params
+    sums: TokenSums
+
+
+class TrainStep:
+    """The jitted pieces of a training step; shapes never change, so each is compiled once."""
+
+    def __init__(
+        self,
+        config: Qwen35Config,
+        optimizer: optax.GradientTransformation,
+        *,
+        sampling: Sampling,
+        loss_chunk: int = 256,
+        remat: bool = True,
+        compute_dtype: Any = jnp.float32,
+    ) -> None:
+        """Prepares the step; nothing is compiled yet.
+
+        Args:
+            config: the policy.
+            optimizer: from `make_optimizer`.
+            sampling: how the rollouts are sampled, for the comparison with the sampler's log-probabilities.
+            loss_chunk: tokens whose logits exist at once.
+            remat: recompute each layer in the backward pass instead of keeping its activations.
+            compute_dtype: dtype of activations; parameters, gradients and sums are fp32.
+        """
+        self._config = config
+        self._optimizer = optimizer
+        self._sampling = sampling
+        self._loss_chunk = loss_chunk
+        self._remat = remat
+        self._compute_dtype = compute_dtype
+        self._traced = 0
+        self._zeros = jax.jit(self._trace_zeros)
+        self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
+        self._measure = jax.jit(self._trace_measure)
+        self._apply = jax.jit(self._trace_apply, donate_argnums=(0, 1))
+
+    @property
+    def compilations(self) -> int:
+        """Programs traced so far; constant after the first update as long as shapes stay."""
+        return self._traced
+
+    def init(self, params: Params) -> TrainState:
+        """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
+        return TrainState(params, jax.jit(self._optimizer.init)(params), jnp.zeros((), jnp.int32))
+
+    def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
+        """One optimizer step on the micro-batches of one mini-batch.
+
+        Consumes `state`: its buffers are reused, so nothing may hold its arrays, a serving engine included, unless it
+        is given the new ones before it is used again.
+
+        Returns:
+            The next state and its metrics; `state` itself and None when no token carries loss.
+
+        Raises:
+            TrainingDiverged: loss or gradient is not finite; `state` is still valid.
+        """
+        batches = [batch for batch in batches if batch.weights.any()]
+        if not batches:
+            return state, None
+        totals = self._zeros(state.params)
+        logprobs = []
+        for batch in batches:
+            totals, logprobs_RxT = self._accumulate(state.params, totals, batch)
+            logprobs.append(logprobs_RxT)
+        loss, accuracy, grad_norm, tokens = (float(value) for value in jax.device_get(self._measure(totals)))
+        if not (np.isfinite(loss) and np.isfinite(grad_norm)):
+            raise TrainingDiverged(
+                f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
+                "tokens; no step was made"
+            )
+        metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
+        return self._apply(state, totals), metrics
+
+    def _trace_zeros(self, params: Params) -> _Totals:
+        self._traced += 1
+        zero = jnp.zeros((), jnp.float32)
+        return _Totals(jax.tree.map(jnp.zeros_like, params), TokenSums(zero, zero, zero))
+
+    def _trace_accumulate(self, params: Params, totals: _Totals, batch: Batch) -> tuple[_Totals, jax.Array]:
+        """Adds a micro-batch; also gives the log-probabilities [R, T] of its sampled targets."""
+        self._traced += 1
+        targets_N, weights_N = batch.targets.reshape(-1), batch.weights.reshape(-1)
+
+        def nll(params: Params) -> tuple[jax.Array, tuple[TokenSums, jax.Array]]:
+            hidden_RxTxD = model.forward(
+                self._config,
+                params,
+                batch.tokens,
+                batch.segment_ids,
+                compute_dtype=self._compute_dtype,
+                remat=self._remat,
+            )
+            hidden_NxD = hidden_RxTxD.reshape(-1, hidden_RxTxD.shape[-1])
+            weight_VxD = model.unembed_weight(self._config, params)
+            sums = sum_nll(hidden_NxD, weight_VxD, targets_N, weights_N, chunk=self._loss_chunk)
+            return sums.nll, (sums, hidden_NxD)
+
+        grads, (sums, hidden_NxD) = jax.grad(nll, has_aux=True)(params)
+        logprobs_N = sampled_logprobs(
+            hidden_NxD,
+            model.unembed_weight(self._config, params),
+            targets_N,
+            weights_N,
+            temperature=self._sampling.temperature,
+            top_k=self._sampling.top_k,
+            top_p=self._sampling.top_p,
+            chunk=self._loss_chunk,
+        )
+        added = jax.tree.map(jnp.add, totals, _Totals(grads, sums))
+        return added, logprobs_N.reshape(batch.targets.shape)
+
+    def _trace_measure(self, totals: _Totals) -> tuple[jax.Array, ...]:
+        """Loss, accuracy, gradient norm, tokens."""
+        self._traced += 1
+        count = totals.sums.weight
+        return totals.sums.nll / count, totals.sums.correct / count, optax.global_norm(totals.grads) / count, count
+
+    def _trace_apply(self, state: TrainState, totals: _Totals) -> TrainState:
+        self._traced += 1
+        grads = jax.tree.map(lambda grad: grad / totals.sums.weight, totals.grads)
+        updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1)
+
+
+def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:
+    """Compares on sampled tokens alone, those whose sampler log-probability is unknown (NaN) left out."""
+    difference = np.concatenate(
+        [
+            np.abs(ours.astype(np.float64) - batch.sampler_logprobs)[batch.weights > 0]
+            for batch, ours in zip(batches, logprobs, strict=True)
+        ]
+    )
+    difference = difference[~np.isnan(difference)]
+    if not difference.size:
+        return None
+    return Mismatch(float(difference.mean()), float(np.quantile(difference, 0.99)), float(difference.max()))
