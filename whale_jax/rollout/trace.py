@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from harness_search.contract import EndReason
-
 from whale_jax.domains.verdict import Verdict
 
 Finish = Literal["stop", "length"]
@@ -46,7 +45,8 @@ class Segment:
         source: who wrote them.
         turn: the ordinal of the assistant turn in its chat that the ids belong to; None outside assistant turns.
             `SAMPLED` segments always have one; text written inside a turn by `extend_reply` is `HARNESS` with a turn.
-        logprobs: natural log-probabilities under the sampling distribution, one per id; empty unless sampled.
+        logprobs: natural log-probabilities under the sampling distribution (temperature, top-k and top-p applied), one per
+            id; empty unless sampled.
         weight_version: version of the weights that sampled the ids; None unless sampled.
         finish: why sampling ended here; None unless sampled.
     """
@@ -225,10 +225,7 @@ class Trace:
         )
 
     def to_public_json(self, decoder: TextDecoder) -> dict[str, Any]:
-        """What archives keep and proposers read: texts with their sources, no ids, and no reference answer.
-
-        The verdict's reason is left out as well: a verifier may name the reference there.
-        """
+        """What archives keep and proposers read: texts with their sources, no ids, and no reference answer."""
         chats = []
         for chat in self.chats:
             segments = []
@@ -246,6 +243,7 @@ class Trace:
             "end": self.end.value,
             "reward": self.verdict.reward,
             "answer": self.verdict.answer,
+            "reason": self.verdict.reason,
             "returned": list(self.returned) if self.returned is not None else None,
             "error": self.error,
             "turns": self.turns,
