@@ -67,7 +67,11 @@ class World:
 
     def country(self, country_id: str) -> Country:
         """The country with this id; KeyError if there is none."""
-        return _countries_by_id(self)[country_id]
+        return self._by_id[country_id]
+
+    @functools.cached_property
+    def _by_id(self) -> dict[str, Country]:
+        return {country.id: country for country in self.countries}
 
     def place_names(self) -> Iterator[str]:
         """Every country, capital and city name, as written."""
@@ -81,11 +85,6 @@ class World:
         """Folded names that two places share: a question about one of them would have no single answer."""
         counts = Counter(fold(name) for name in self.place_names())
         return sorted(name for name, count in counts.items() if count > 1)
-
-
-@functools.lru_cache(maxsize=4)
-def _countries_by_id(world: World) -> dict[str, Country]:
-    return {country.id: country for country in world.countries}
 
 
 def rounded(count: int) -> int:

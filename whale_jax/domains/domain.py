@@ -1,0 +1,95 @@
+"""What a domain offers: tasks, an environment, a verifier, its initial harness, and what its proposers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from harness_search.contract import Budgets
+from harness_search.proposers.edits import Edit
+
+from whale_jax.domains.task import BadRow, Split, Task
+from whale_jax.domains.verdict import Verdict
+
+CountTokens = Callable[[str], int]
+"""Number of tokens of a text under the policy's tokenizer."""
+
+VerifierProtocol = Literal["honest", "paper"]
+"""Which column of DESIGN section 12 a verifier follows where the two differ."""
+
+
+class DomainEnv(Protocol):
+    """The primitives of one episode. An instance lives as long as its episode."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the harness may call on `env`."""
+        ...
+
+    async def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The text of the result.
+
+        Raises:
+            CallRefused: the harness called something that does not exist, or with parameters that it does not have. A
+                bad *value*, which may well be the model's, gives a readable text instead.
+        """
+        ...
+
+
+class Domain(Protocol):
+    """A domain, with its tasks loaded and checked. Objects of this kind are immutable."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """The primitives of its environments."""
+        ...
+
+    @property
+    def budgets(self) -> Budgets:
+        """The cap of an episode, whatever its harness does."""
+        ...
+
+    @property
+    def h0(self) -> str:
+        """Source of the initial harness."""
+        ...
+
+    @property
+    def strong(self) -> str:
+        """Source of a strong harness written by hand, the yardstick for found ones."""
+        ...
+
+    @property
+    def skill(self) -> str:
+        """The proposer's guide to the domain (Markdown)."""
+        ...
+
+    @property
+    def catalogue(self) -> Sequence[Edit]:
+        """The edits of the offline proposers."""
+        ...
+
+    @property
+    def data_hash(self) -> str:
+        """Hex digest of all tasks, references and retrievable data."""
+        ...
+
+    @property
+    def bad_rows(self) -> Sequence[BadRow]:
+        """Rows of the data files that were left out."""
+        ...
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """The tasks of a split, in the order of a seeded hash, so that the first n are a fair sample."""
+        ...
+
+    def env(self, task: Task) -> DomainEnv:
+        """A fresh environment for one episode of `task`."""
+        ...
+
+    def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
+        """Scores the returned reply: its text after the last end of thinking, or None when there is none to read."""
+        ...

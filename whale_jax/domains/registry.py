@@ -1,0 +1,30 @@
+"""Domains by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from whale_jax.domains.domain import Domain
+from whale_jax.domains.searchqa import domain as searchqa
+
+_LOADERS: dict[str, Callable[..., Domain]] = {"searchqa": searchqa.load}
+
+DOMAIN_NAMES = tuple(sorted(_LOADERS))
+
+
+def load_domain(name: str, **options: Any) -> Domain:
+    """The domain called `name`.
+
+    Args:
+        name: one of `DOMAIN_NAMES`.
+        **options: passed to the domain's loader: `task_dir` (folder with the task files; None means the embedded demo
+            tasks), `max_bad_rows`, `allow_overlap`, `count_tokens`.
+
+    Raises:
+        ValueError: there is no such domain.
+        TaskError: its data cannot be used.
+    """
+    if name not in _LOADERS:
+        raise ValueError(f"unknown domain {name!r}; known: {', '.join(DOMAIN_NAMES)}")
+    return _LOADERS[name](**options)

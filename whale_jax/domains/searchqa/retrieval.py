@@ -1,0 +1,80 @@
+"""BM25 over a corpus in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import bm25s
+import numpy as np
+
+from whale_jax.domains.searchqa.corpus import Document
+from whale_jax.domains.searchqa.normalise import fold
+
+MAX_QUERY_TOKENS = 256
+"""Longer queries are cut: what follows would cost time and say nothing more."""
+
+_STOP_WORDS = frozenset(
+    "a an and are as at be by for from in is it of on or that the this to was what which who with".split()
+)
+# Scripts without spaces between words: each character is a word (kana, CJK ideographs, hangul).
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+"
+)
+
+
+class RetrievalError(Exception):
+    """The retriever could not answer: not the same as finding nothing."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document found, with its score (above 0; higher is better)."""
+
+    document: Document
+    score: float
+
+
+class Retriever(Protocol):
+    """Finds documents for a query."""
+
+    def search(self, query: str, topk: int) -> list[Hit]:
+        """At most `topk` hits, best first; empty when nothing matches. Raises RetrievalError."""
+        ...
+
+
+def words(text: str) -> list[str]:
+    """The index terms of a text: folded words without stop words, in order."""
+    return [word for word in _WORD.findall(fold(text)) if word not in _STOP_WORDS]
+
+
+class Bm25Retriever:
+    """BM25 (Lucene's variant, k1 = 1.5, b = 0.75). The index is built at construction and kept; nothing is written.
+
+    Ties are broken by position in the corpus, so the result is a function of corpus and query alone.
+    """
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        if not documents:
+            raise ValueError("a retriever needs at least one document")
+        self._documents = tuple(documents)
+        self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
+        terms = [words(document.contents) for document in documents]
+        if not any(terms):
+            raise ValueError("a retriever needs at least one document with words in it")
+        self._index.index(terms, show_progress=False)
+        self._term_ids: dict[str, int] = self._index.vocab_dict
+
+    def search(self, query: str, topk: int) -> list[Hit]:
+        """See `Retriever.search`. Terms that the index does not know are ignored; documents without any are left out."""
+        ids = [self._term_ids[word] for word in words(query)[:MAX_QUERY_TOKENS] if word in self._term_ids]
+        count = min(topk, len(self._documents))
+        if not ids or count < 1:
+            return []
+        scores = self._index.get_scores_from_ids(ids)
+        threshold = np.partition(scores, -count)[-count]
+        candidates = np.flatnonzero((scores > 0) & (scores >= threshold))
+        order = candidates[np.argsort(-scores[candidates], kind="stable")][:count]
+        return [Hit(self._documents[index], float(scores[index])) for index in order]
