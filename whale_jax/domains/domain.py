@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
-
 from whale_jax.domains.task import BadRow, Split, Task
 from whale_jax.domains.verdict import Verdict
 

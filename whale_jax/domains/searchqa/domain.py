@@ -12,7 +12,6 @@ from typing import Any
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
-
 from whale_jax.domains.domain import CountTokens, VerifierProtocol
 from whale_jax.domains.searchqa.catalogue import CATALOGUE
 from whale_jax.domains.searchqa.corpus import Document, load_corpus

@@ -17,7 +17,33 @@ MAX_QUERY_TOKENS = 256
 """Longer queries are cut: what follows would cost time and say nothing more."""
 
 _STOP_WORDS = frozenset(
-    "a an and are as at be by for from in is it of on or that the this to was what which who with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "for",
+        "from",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "or",
+        "that",
+        "the",
+        "this",
+        "to",
+        "was",
+        "what",
+        "which",
+        "who",
+        "with",
+    ]
 )
 # Scripts without spaces between words: each character is a word (kana, CJK ideographs, hangul).
 _WORD = re.compile(

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness_search.contract import CallRefused
-
 from whale_jax.domains.domain import CountTokens
 from whale_jax.domains.searchqa.corpus import Document
 from whale_jax.domains.searchqa.retrieval import RetrievalError, Retriever
