@@ -1,0 +1,115 @@
+"""What a proposer sees: the archive as plain files, and the same as objects.
+
+    <dir>/budget.json                         iteration, slots, rollouts left, incumbent
+          history.json                        every iteration so far: slots, scores, decisions
+          candidates/000/harness.py           source
+                         proposal.json        parent, hypothesis, axis, edits
+                         verdict.json         outcome and errors
+                         scores.json          summary and one row per episode (scored candidates)
+                         traces/0000.json     one raw trajectory per row of scores.json, in its order
+
+A workspace is a view: it is derived from the archive at the start of an iteration and can be deleted at any time. Of a
+trace it shows the fields listed in `VISIBLE_FIELDS` and nothing else, whatever an evaluation may have put there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness_search import durable
+from harness_search.archive import Archive, Candidate
+from harness_search.records import IterationRecord
+
+VISIBLE_FIELDS = (
+    "task_id", "end", "reward", "answer", "returned", "error", "turns", "tool_calls", "sampled_tokens", "chats",
+)  # fmt: skip
+VISIBLE_SEGMENT_FIELDS = ("source", "text", "turn", "finish", "tokens")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The state of a search at the start of an iteration.
+
+    Attributes:
+        directory: where the plain files are.
+        candidates: those of committed iterations, oldest first.
+        incumbent: id of the best so far.
+        history: the committed iterations.
+        rollouts_left: what the budget still allows; None without a limit.
+    """
+
+    directory: Path
+    candidates: Mapping[str, Candidate]
+    incumbent: str
+    history: Sequence[IterationRecord]
+    rollouts_left: int | None
+    _archive: Archive
+
+    def failures(self, candidate_id: str) -> list[Mapping[str, Any]]:
+        """Visible traces of the candidate's failed episodes (reward 0; missing ones have not failed)."""
+        candidate = self.candidates[candidate_id]
+        if candidate.score is None:
+            return []
+        pairs = zip(candidate.score.results, self._archive.traces(candidate_id), strict=True)
+        return [visible(record.trace) for row, record in pairs if row.failed]
+
+
+def materialise(archive: Archive, *, slots: int, rollouts_left: int | None) -> Workspace:
+    """Writes the workspace of the next iteration under `<archive>/workspace` and returns it."""
+    history = archive.iterations
+    committed = {slot.candidate for record in history for slot in record.slots}
+    # Candidates of an iteration that was cut are in the archive and not yet part of the state.
+    candidates = {name: one for name, one in archive.candidates.items() if name in committed}
+    directory = archive.directory / "workspace"
+    (directory / "candidates").mkdir(parents=True, exist_ok=True)
+    durable.discard_temporaries(directory / "candidates")
+    for candidate in candidates.values():
+        if not (directory / "candidates" / candidate.id).exists():
+            _write_candidate(archive, candidate, directory / "candidates")
+    incumbent = history[-1].incumbent
+    budget = {
+        "iteration": len(history), "slots": slots, "rollouts_left": rollouts_left, "incumbent": incumbent,
+    }  # fmt: skip
+    _write(directory / "budget.json", budget)
+    _write(directory / "history.json", [record.to_json() for record in history])
+    return Workspace(directory, candidates, incumbent, history, rollouts_left, archive)
+
+
+def visible(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a trace that a proposer may see."""
+    shown = {name: trace[name] for name in VISIBLE_FIELDS if name in trace}
+    shown["chats"] = [
+        [{name: segment[name] for name in VISIBLE_SEGMENT_FIELDS if name in segment} for segment in chat]
+        for chat in trace.get("chats", ())
+    ]
+    return shown
+
+
+def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> None:
+    temporary = parent / (durable.TEMPORARY_PREFIX + candidate.id)
+    (temporary / "traces").mkdir(parents=True)
+    (temporary / "harness.py").write_bytes(candidate.source.encode("utf-8", "surrogatepass"))
+    _dump(temporary / "proposal.json", candidate.proposal.to_json())
+    score = candidate.score
+    errors = [] if score else list(candidate.outcome.errors)  # type: ignore[union-attr]
+    _dump(temporary / "verdict.json", {"outcome": "scored" if score else "invalid", "errors": errors})
+    if score:
+        _dump(temporary / "scores.json", score.to_json())
+        for index, record in enumerate(archive.traces(candidate.id)):
+            _dump(temporary / "traces" / f"{index:04d}.json", visible(record.trace))
+    durable.publish(temporary, parent / candidate.id)
+
+
+def _write(path: Path, value: Any) -> None:
+    temporary = path.with_name(durable.TEMPORARY_PREFIX + path.name)
+    _dump(temporary, value)
+    durable.replace(temporary, path)
+
+
+def _dump(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+    path.write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
