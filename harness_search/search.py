@@ -64,6 +64,11 @@ class SearchResult:
     iterations: tuple[IterationRecord, ...]
 
     @property
+    def source(self) -> str:
+        """The accepted harness."""
+        return self.best.source
+
+    @property
     def rollouts(self) -> int:
         return sum(record.rollouts for record in self.iterations)
 
@@ -85,7 +90,7 @@ async def run(
     stop: Callable[[SearchSignals], bool],
     validate: Validate,
     on_commit: Callable[[IterationRecord], None],
-    proposer_seed: int,
+    seed: int,
     rule: AcceptRule = archive_max,
     max_rollouts: int | None = None,
     coverage_floor: float = 0.9,
@@ -104,7 +109,7 @@ async def run(
         stop: asked after every iteration, iteration 0 included; a pure function of its signals.
         validate: checks a candidate before any rollout.
         on_commit: called once per recorded iteration, in order; on resume for the recorded ones again.
-        proposer_seed: root of the sessions' seeds.
+        seed: root of the proposer sessions' seeds.
         rule: which candidate is the best.
         max_rollouts: of this search in total; an evaluation that would exceed it is not started, and an iteration
             offers only as many slots as the rest allows.
@@ -118,7 +123,7 @@ async def run(
         raise ValueError("a search needs at least one slot per iteration, one task and one seed")
     search = _Search(
         evaluate, archive, incoming_source, proposer, tuple(task_ids), tuple(seeds), tag, candidates, stop,
-        validate, on_commit, proposer_seed, rule, max_rollouts, coverage_floor,
+        validate, on_commit, seed, rule, max_rollouts, coverage_floor,
     )  # fmt: skip
     return await search.run()
 
@@ -150,7 +155,7 @@ class _Search:
     stop: Callable[[SearchSignals], bool]
     validate: Validate
     on_commit: Callable[[IterationRecord], None]
-    proposer_seed: int
+    seed: int
     rule: AcceptRule
     max_rollouts: int | None
     coverage_floor: float
@@ -225,7 +230,7 @@ class _Search:
         iteration = len(workspace.history)
         known = {one.fingerprint: one.id for one in workspace.candidates.values()}
         previous: asyncio.Task[Candidate] | None = None
-        seed = _session_seed(self.proposer_seed, iteration)
+        seed = _session_seed(self.seed, iteration)
         stream = self.proposer.propose(workspace, iteration=iteration, slots=slots, seed=seed)
         try:
             async with aclosing(stream):
