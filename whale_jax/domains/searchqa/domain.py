@@ -90,7 +90,7 @@ class SearchQA:
 
 
 def parse_row(row: Mapping[str, Any]) -> ParsedTask:
-    """A row in the layout of the public sets: `question`, and `golden_answers` (or `answers`): a text or a list of texts.
+    """A row in the layout of the public sets: `question`, and `golden_answers` or `answers`, a text or a list of texts.
 
     Raises:
         RowError: the question or every answer is missing or empty.

@@ -17,38 +17,14 @@ MAX_QUERY_TOKENS = 256
 """Longer queries are cut: what follows would cost time and say nothing more."""
 
 _STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "this",
-        "to",
-        "was",
-        "what",
-        "which",
-        "who",
-        "with",
-    ]
+    {
+        *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or"),
+        *("that", "the", "this", "to", "was", "what", "which", "who", "with"),
+    }
 )
-# Scripts without spaces between words: each character is a word (kana, CJK ideographs, hangul).
-_WORD = re.compile(
-    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+"
-)
+# Kana, CJK ideographs and hangul stand without spaces between words (case F156): each character is a term.
+_UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 
 
 class RetrievalError(Exception):
@@ -94,7 +70,7 @@ class Bm25Retriever:
         self._term_ids: dict[str, int] = self._index.vocab_dict
 
     def search(self, query: str, topk: int) -> list[Hit]:
-        """See `Retriever.search`. Terms that the index does not know are ignored; documents without any are left out."""
+        """See `Retriever.search`. Terms that the index does not know are ignored, documents that hold none left out."""
         ids = [self._term_ids[word] for word in words(query)[:MAX_QUERY_TOKENS] if word in self._term_ids]
         count = min(topk, len(self._documents))
         if not ids or count < 1:

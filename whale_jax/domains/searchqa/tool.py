@@ -1,6 +1,6 @@
 """The `search` primitive: arguments as a model writes them in, a JSON object `{"result": "…"}` out (PAPER section 5).
 
-Three things that look alike stay apart in what the model reads: an empty query, nothing found, and a search that failed.
+Three things that look alike stay apart in what the model reads: an empty query, nothing found, a search that failed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _BadValue(ValueError):
 class SearchEnv:
     """Implements `DomainEnv` with one primitive, `search(query_list, topk=1, max_doc_tokens=200)`.
 
-    `query_list` is a list of texts; one text alone is a list of one. The hits of each query follow one another, a document
-    that an earlier query already gave is not repeated. `topk` is limited to 1 … `MAX_TOPK`, passages to `max_doc_tokens`
-    tokens of whole words. At most `MAX_QUERIES` queries of `MAX_QUERY_CHARS` characters are looked at.
+    `query_list` is a list of texts; one text alone is a list of one. The hits of each query follow one another; a
+    document that an earlier query gave is not repeated. `topk` is limited to 1 … `MAX_TOPK`, passages to
+    `max_doc_tokens` tokens of whole words. At most `MAX_QUERIES` queries of `MAX_QUERY_CHARS` characters are looked at.
     """
 
     names = frozenset({"search"})

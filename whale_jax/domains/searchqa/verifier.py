@@ -31,7 +31,7 @@ def tagged_answer(text: str) -> str | None:
 
 
 def normal_form(text: str) -> str:
-    """Folded words of a text. Apostrophes and full stops vanish, as do commas inside numbers; other punctuation parts words.
+    """Folded words of a text: apostrophes, full stops and commas inside numbers vanish, other punctuation parts words.
 
     A full stop between digits stays: 1.5 is not 15.
     """
