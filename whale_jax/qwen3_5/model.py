@@ -1,0 +1,215 @@
+"""Qwen3.5: one forward pass for training, two for serving. All pure functions of (config, parameters, inputs).
+
+Layers repeat linear, linear, linear, full; parameters are stacked over groups of four and scanned (see `params`).
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from whale_jax.qwen3_5.attention import attend, gated_output, packed_attention, project
+from whale_jax.qwen3_5.cache import Cache, init_cache
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
+from whale_jax.qwen3_5.layers import feed_forward, rms_norm, rotary_angles
+from whale_jax.qwen3_5.params import Params, Qwen35, init_params
+
+__all__ = ["Cache", "Params", "Qwen35", "decode", "extend", "forward", "init_cache", "init_params", "unembed"]
+
+_KEEP_FP32 = ("a_log", "dt_bias")
+"""Parameters that are used in fp32 even when the matrices are cast to a narrower compute dtype."""
+
+
+def forward(
+    config: Qwen35Config,
+    params: Params,
+    tokens_BxT: Array,
+    segment_ids_BxT: Array,
+    *,
+    compute_dtype: DTypeLike = jnp.float32,
+    remat: bool = True,
+) -> Array:
+    """The training pass over packed rows.
+
+    Args:
+        tokens_BxT: int32 ids.
+        segment_ids_BxT: int32; 0 is padding, every other value one sequence, whose positions are consecutive. Recurrent state, conv
+            window, attention and positions restart where the value changes.
+        compute_dtype: of activations and matrix products; gates, norms, softmax and state stay fp32.
+        remat: recompute each layer in the backward pass in place of keeping its inner activations.
+
+    Returns:
+        Hidden states after the final norm, [B, T, D] in `compute_dtype`. Those at padding mean nothing.
+    """
+    params = _cast(params, compute_dtype)
+    batch, _ = tokens_BxT.shape
+    reset = _starts(segment_ids_BxT)
+    rows = Rows(valid_BxT=segment_ids_BxT != 0, reset_BxT=reset, count_B=None)
+    cos, sin = rotary_angles(config, _positions(reset))
+    window = jnp.zeros((batch, config.conv_window, config.conv_channels), compute_dtype)
+    state = jnp.zeros((batch, config.linear_value_heads, config.linear_key_dim, config.linear_value_dim), jnp.float32)
+    checkpoint = jax.checkpoint if remat else lambda function: function
+
+    @checkpoint
+    def linear_layer(x: Array, layer: dict[str, Array]) -> tuple[Array, None]:
+        mixed, _, _ = delta_net(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), rows, window, state)
+        return _add_feed_forward(config, layer, x + mixed), None
+
+    @checkpoint
+    def full_layer(x: Array, layer: dict[str, Array]) -> Array:
+        q, k, v, gate = project(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), cos, sin)
+        return _add_feed_forward(
+            config, layer, x + gated_output(layer, packed_attention(q, k, v, segment_ids_BxT), gate)
+        )
+
+    def group(x: Array, layers: dict[str, dict[str, Array]]) -> tuple[Array, None]:
+        x, _ = jax.lax.scan(linear_layer, x, layers["linear"])
+        return full_layer(x, layers["full"]), None
+
+    x, _ = jax.lax.scan(group, params["embed"][tokens_BxT], {"linear": params["linear"], "full": params["full"]})
+    return rms_norm(x, params["final_norm"], config.rms_eps)
+
+
+def unembed(config: Qwen35Config, params: Params, hidden: Array) -> Array:
+    """Logits [..., V] in fp32 of hidden states [..., D]. The caller decides for how many positions at a time."""
+    table = params["embed" if config.tie_embeddings else "lm_head"]
+    return jnp.einsum("...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def extend(
+    config: Qwen35Config,
+    params: Params,
+    tokens_BxC: Array,
+    count_B: Array,
+    cache: Cache,
+    *,
+    compute_dtype: DTypeLike = jnp.float32,
+) -> tuple[Array, Cache]:
+    """Row b consumes the first `count_B[b]` of its tokens.
+
+    A row's results depend on its own tokens and state alone, and a row with count 0 keeps its state bit for bit.
+
+    Args:
+        tokens_BxC: int32 ids; those at or beyond the count are ignored.
+        count_B: int32 in 0..C. The caller sees to it that length + count <= S.
+
+    Returns:
+        Hidden states after the final norm [B, C, D] (meaningless at or beyond the count), and the cache.
+    """
+    params = _cast(params, compute_dtype)
+    batch, width = tokens_BxC.shape
+    offset = jnp.arange(width)
+    valid = offset < count_B[:, None]
+    rows = Rows(valid_BxT=valid, reset_BxT=jnp.zeros_like(valid), count_B=count_B)
+    position = cache.length[:, None] + offset
+    cos, sin = rotary_angles(config, position)
+    size = cache.k.shape[2]
+    write_at = jnp.where(valid, position, size)  # out of bounds: dropped
+    visible = jnp.arange(size) <= position[..., None]
+    row = jnp.arange(batch)[:, None]
+    touched = count_B > 0
+
+    def linear_layer(x: Array, inputs: tuple[dict[str, Array], Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        layer, window, state = inputs
+        normed = rms_norm(x, layer["input_norm"], config.rms_eps)
+        mixed, new_window, new_state = delta_net(config, layer, normed, rows, window, state)
+        kept = (_where_rows(touched, new_window, window), _where_rows(touched, new_state, state))
+        return _add_feed_forward(config, layer, x + mixed), kept
+
+    def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
+        q, new_k, new_v, gate = project(config, layer, x, cos, sin)
+        k = k.at[group, row, write_at].set(new_k.astype(k.dtype), mode="drop")
+        v = v.at[group, row, write_at].set(new_v.astype(v.dtype), mode="drop")
+        return gated_output(layer, attend(q, k[group], v[group], visible), gate), k, v
+
+    hidden, cache = _run_groups(config, params, params["embed"][tokens_BxC], cache, linear_layer, attention)
+    return hidden, cache._replace(length=cache.length + count_B)
+
+
+def decode(
+    config: Qwen35Config,
+    params: Params,
+    tokens_B: Array,
+    active_B: Array,
+    cache: Cache,
+    *,
+    compute_dtype: DTypeLike = jnp.float32,
+) -> tuple[Array, Cache]:
+    """Every active row consumes one token. The same as `extend` by one, in the recurrent form.
+
+    Args:
+        tokens_B: int32 ids.
+        active_B: bool; an inactive row keeps its state bit for bit.
+
+    Returns:
+        Hidden states after the final norm [B, D] (meaningless for inactive rows), and the cache.
+    """
+    params = _cast(params, compute_dtype)
+    cos, sin = rotary_angles(config, cache.length[:, None])
+    size = cache.k.shape[2]
+    write_at = jnp.where(active_B, cache.length, size)
+    visible = jnp.arange(size) <= cache.length[:, None, None]
+    row = jnp.arange(tokens_B.shape[0])
+
+    def linear_layer(x: Array, inputs: tuple[dict[str, Array], Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        layer, window, state = inputs
+        normed = rms_norm(x, layer["input_norm"], config.rms_eps)
+        mixed, new_window, new_state = delta_net_step(config, layer, normed, window, state)
+        kept = (_where_rows(active_B, new_window, window), _where_rows(active_B, new_state, state))
+        return _add_feed_forward(config, layer, x + mixed), kept
+
+    def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
+        q, new_k, new_v, gate = project(config, layer, x[:, None], cos, sin)
+        k = k.at[group, row, write_at].set(new_k[:, 0].astype(k.dtype), mode="drop")
+        v = v.at[group, row, write_at].set(new_v[:, 0].astype(v.dtype), mode="drop")
+        return gated_output(layer, attend(q, k[group], v[group], visible), gate)[:, 0], k, v
+
+    hidden, cache = _run_groups(config, params, params["embed"][tokens_B], cache, linear_layer, attention)
+    return hidden, cache._replace(length=cache.length + active_B.astype(jnp.int32))
+
+
+def _run_groups(config, params, x, cache, linear_layer, attention) -> tuple[Array, Cache]:  # noqa: ANN001
+    """Scans the groups with a cache. k and v are carried whole, so that XLA updates them in place."""
+
+    def group(carry, inputs):
+        x, k, v = carry
+        layers, conv, state, index = inputs
+        x, (conv, state) = jax.lax.scan(linear_layer, x, (layers["linear"], conv, state))
+        full = layers["full"]
+        mixed, k, v = attention(full, rms_norm(x, full["input_norm"], config.rms_eps), k, v, index)
+        return (_add_feed_forward(config, full, x + mixed), k, v), (conv, state)
+
+    layers = {"linear": params["linear"], "full": params["full"]}
+    inputs = (layers, cache.conv, cache.state, jnp.arange(config.num_groups))
+    (x, k, v), (conv, state) = jax.lax.scan(group, (x, cache.k, cache.v), inputs)
+    return rms_norm(x, params["final_norm"], config.rms_eps), cache._replace(k=k, v=v, conv=conv, state=state)
+
+
+def _add_feed_forward(config: Qwen35Config, layer: dict[str, Array], x: Array) -> Array:
+    return x + feed_forward(layer, rms_norm(x, layer["post_norm"], config.rms_eps))
+
+
+def _cast(params: Params, dtype: DTypeLike) -> Params:
+    """Parameters in the compute dtype, except those whose narrow form would change the decay."""
+
+    def cast(path, leaf: Array) -> Array:  # noqa: ANN001
+        return leaf if path[-1].key in _KEEP_FP32 else leaf.astype(dtype)
+
+    return jax.tree.map_with_path(cast, params)
+
+
+def _where_rows(rows_B: Array, new: Array, old: Array) -> Array:
+    return jnp.where(rows_B.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+
+def _starts(segment_ids_BxT: Array) -> Array:
+    """True where a segment begins; the first position begins one."""
+    changed = segment_ids_BxT[:, 1:] != segment_ids_BxT[:, :-1]
+    return jnp.pad(changed, ((0, 0), (1, 0)), constant_values=True)
+
+
+def _positions(reset_BxT: Array) -> Array:
+    """Distance of each position from the start of its segment."""
+    index = jnp.arange(reset_BxT.shape[1])
+    return index - jax.lax.cummax(jnp.where(reset_BxT, index, 0), axis=1)
