@@ -23,7 +23,7 @@ from typing import Any
 import zstandard
 
 from harness_search import durable
-from harness_search.canonical import fingerprint, json_bytes, sha256
+from harness_search.canonical import fingerprint, json_bytes, sha256, source_bytes
 from harness_search.records import IterationRecord, ProposalRecord
 from harness_search.scoring import Score
 
@@ -148,7 +148,7 @@ class Archive:
         files: Mapping[str, bytes],
         rows: bytes | None,
     ) -> Candidate:
-        files = {"harness.py": _source_bytes(source), "proposal.json": json_bytes(proposal.to_json()), **files}
+        files = {"harness.py": source_bytes(source), "proposal.json": json_bytes(proposal.to_json()), **files}
         hashes = {name: sha256(data) for name, data in files.items()}
         if rows is not None:
             # The hash is of the rows, not of their compressed form, which another zstd version may write differently.
@@ -204,11 +204,6 @@ class Archive:
                 state = "missing" if candidate is None else "changed"
                 raise ArchiveError(f"{path}: candidate {slot.candidate} is {state}; restore it from a copy")
         return record
-
-
-def _source_bytes(source: str) -> bytes:
-    # A proposer may write a lone surrogate; it makes the candidate invalid, and is archived as it came.
-    return source.encode("utf-8", "surrogatepass")
 
 
 def _sequence(directory: Path, *, suffix: str) -> list[str]:

@@ -24,6 +24,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def source_bytes(source: str) -> bytes:
+    """A source as a file. A lone surrogate, which makes a candidate invalid, is kept as it came."""
+    return source.encode("utf-8", "surrogatepass")
+
+
 def fingerprint(source: str) -> str:
     """Hash of what a source does: two sources that differ only in comments, layout or docstrings share it.
 
@@ -39,7 +44,7 @@ def fingerprint(source: str) -> str:
         body = "ast:" + ast.dump(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         body = "text:" + " ".join(source.split())
-    return sha256(body.encode("utf-8", "backslashreplace"))
+    return sha256(source_bytes(body))
 
 
 def _drop_docstrings(tree: ast.Module) -> None:

@@ -17,28 +17,23 @@ from dataclasses import dataclass, field
 
 from harness_search.accept import AcceptRule, archive_max
 from harness_search.archive import Archive, ArchiveError, Candidate, Invalid, TraceRecord
-from harness_search.canonical import fingerprint, sha256
+from harness_search.canonical import fingerprint
+from harness_search.measure import EvaluationError, SearchInfrastructureError, episode_keys, measure
 from harness_search.proposers.base import EmptySlot, Proposal, Proposer, SessionFailed
 from harness_search.records import Decision, IterationRecord, ProposalRecord, SessionState, SlotRecord, SlotState
-from harness_search.scoring import Arm, EpisodeResult, Evaluate, Outcome, Score, ScoreTag
+from harness_search.scoring import Arm, Evaluate, Score, ScoreTag
 from harness_search.workspace import Workspace, materialise
 
 Validate = Callable[[str, Mapping[str, str]], Awaitable[Sequence[str]]]
 """(source, fingerprint -> id of every earlier candidate) -> all its errors; `validate.Validator` is one."""
 
+__all__ = ["EvaluationError", "SearchBudgetError", "SearchInfrastructureError", "SearchResult", "SearchSignals", "run"]
+
 INCOMING_ID = "000"
-
-
-class SearchInfrastructureError(Exception):
-    """Too many episodes of an evaluation are missing data. Nothing of it was recorded; resume when it is mended."""
 
 
 class SearchBudgetError(ValueError):
     """The rollout budget does not even cover the evaluation of the incoming harness."""
-
-
-class EvaluationError(Exception):
-    """`evaluate` broke its promise of exactly one outcome per (arm, task, seed)."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +117,22 @@ async def run(
     if candidates < 1 or not task_ids or not seeds:
         raise ValueError("a search needs at least one slot per iteration, one task and one seed")
     search = _Search(
-        evaluate, archive, incoming_source, proposer, tuple(task_ids), tuple(seeds), tag, candidates, stop,
-        validate, on_commit, seed, rule, max_rollouts, coverage_floor,
-    )  # fmt: skip
+        evaluate=evaluate,
+        archive=archive,
+        incoming_source=incoming_source,
+        proposer=proposer,
+        task_ids=tuple(task_ids),
+        seeds=tuple(seeds),
+        tag=tag,
+        candidates=candidates,
+        stop=stop,
+        validate=validate,
+        on_commit=on_commit,
+        seed=seed,
+        rule=rule,
+        max_rollouts=max_rollouts,
+        coverage_floor=coverage_floor,
+    )
     return await search.run()
 
 
@@ -142,7 +150,7 @@ class _Session:
         return 1 + max([*self.empty, *self.filled], default=-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Search:
     evaluate: Evaluate
     archive: Archive
@@ -185,19 +193,17 @@ class _Search:
     def _check_same_search(self) -> None:
         """An archive with entries must be this search's."""
         where = self.archive.directory
+        keys = episode_keys(self.task_ids, self.seeds)
         first = self.archive.candidates.get(INCOMING_ID)
         if first is not None and first.source != self.incoming_source:
             raise ArchiveError(f"{where}: its candidate 000 is not the incoming harness; use an empty directory")
         for candidate in self.archive.candidates.values():
             score = candidate.score
-            if score is not None and (score.tag != self.tag or [row.key for row in score.results] != self._keys()):
+            if score is not None and (score.tag != self.tag or [row.key for row in score.results] != keys):
                 raise ArchiveError(
                     f"{where}: candidate {candidate.id} was scored under other conditions (model, tasks, verifier, "
                     "sampling or seeds); use an empty directory"
                 )
-
-    def _keys(self) -> list[tuple[str, int]]:
-        return [(task_id, seed) for task_id in self.task_ids for seed in self.seeds]
 
     async def _incoming(self) -> None:
         left = self.rollouts_left
@@ -205,7 +211,7 @@ class _Search:
             raise SearchBudgetError(f"{left} rollouts do not cover the incoming harness's evaluation ({self.cost})")
         candidate = self.archive.candidates.get(INCOMING_ID)
         if candidate is None:
-            score, traces = await self._score(INCOMING_ID, self.incoming_source)
+            score, traces = await self._measure(Arm(INCOMING_ID, self.incoming_source))
             proposal = ProposalRecord(proposer="incoming", iteration=0)
             candidate = self.archive.add_scored(self.incoming_source, proposal, score, traces)
         self._commit(SessionState.INCOMING, None, [_slot_record(0, candidate)], {})
@@ -277,32 +283,14 @@ class _Search:
         if errors:
             await _finished(previous)
             return self.archive.add_invalid(proposal.source, record, errors)
-        score, traces = await self._score(name, proposal.source)
+        score, traces = await self._measure(Arm(name, proposal.source))
         await _finished(previous)
         return self.archive.add_scored(proposal.source, record, score, traces)
 
-    async def _score(self, name: str, source: str) -> tuple[Score, list[TraceRecord]]:
-        outcomes = [one async for one in self.evaluate([Arm(name, source)], self.task_ids, self.seeds)]
-        by_key: dict[tuple[str, int], Outcome] = {(one.task_id, one.seed): one for one in outcomes}
-        keys = self._keys()
-        if len(outcomes) != len(keys) or by_key.keys() != set(keys) or {one.arm for one in outcomes} != {name}:
-            raise EvaluationError(
-                f"candidate {name}: {len(outcomes)} outcomes for {len(keys)} episodes; exactly one per (task, seed) "
-                "of that arm was asked for"
-            )
-        ordered = [by_key[key] for key in keys]
-        rows = tuple(
-            EpisodeResult(one.task_id, one.seed, one.reward, str(one.end), one.turns, one.sampled_tokens)
-            for one in ordered
+    async def _measure(self, arm: Arm) -> tuple[Score, list[TraceRecord]]:
+        return await measure(
+            self.evaluate, arm, self.task_ids, self.seeds, tag=self.tag, coverage_floor=self.coverage_floor
         )
-        missing = [row for row in rows if row.reward is None]
-        if len(missing) == len(rows) or len(rows) - len(missing) < self.coverage_floor * len(rows):
-            raise SearchInfrastructureError(
-                f"candidate {name}: {len(missing)} of {len(rows)} episodes have no reward (the floor is a scored share "
-                f"of {self.coverage_floor}), first task {missing[0].task_id}; nothing was recorded, resume when mended"
-            )
-        score = Score(self.tag, sha256(source.encode("utf-8", "surrogatepass")), rows)
-        return score, [TraceRecord(one.task_id, one.seed, one.trace) for one in ordered]
 
     def _finished_slot(self, session: _Session, slot: int) -> SlotRecord:
         if slot in session.filled:

@@ -15,13 +15,15 @@ trace it shows the fields listed in `VISIBLE_FIELDS` and nothing else, whatever 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness_search import durable
-from harness_search.archive import Archive, Candidate
+from harness_search.archive import Archive, Candidate, Invalid
+from harness_search.canonical import source_bytes
 from harness_search.records import IterationRecord
 
 VISIBLE_FIELDS = (
@@ -68,8 +70,7 @@ def materialise(archive: Archive, *, slots: int, rollouts_left: int | None) -> W
     (directory / "candidates").mkdir(parents=True, exist_ok=True)
     durable.discard_temporaries(directory / "candidates")
     for candidate in candidates.values():
-        if not (directory / "candidates" / candidate.id).exists():
-            _write_candidate(archive, candidate, directory / "candidates")
+        _write_candidate(archive, candidate, directory / "candidates")
     incumbent = history[-1].incumbent
     budget = {
         "iteration": len(history), "slots": slots, "rollouts_left": rollouts_left, "incumbent": incumbent,
@@ -90,18 +91,24 @@ def visible(trace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> None:
+    final = parent / candidate.id
+    if final.exists():
+        if json.loads((final / "verdict.json").read_bytes())["hash"] == candidate.hash:
+            return
+        shutil.rmtree(final)  # left over from another archive that stood here
     temporary = parent / (durable.TEMPORARY_PREFIX + candidate.id)
     (temporary / "traces").mkdir(parents=True)
-    (temporary / "harness.py").write_bytes(candidate.source.encode("utf-8", "surrogatepass"))
+    (temporary / "harness.py").write_bytes(source_bytes(candidate.source))
     _dump(temporary / "proposal.json", candidate.proposal.to_json())
     score = candidate.score
-    errors = [] if score else list(candidate.outcome.errors)  # type: ignore[union-attr]
-    _dump(temporary / "verdict.json", {"outcome": "scored" if score else "invalid", "errors": errors})
+    errors = list(candidate.outcome.errors) if isinstance(candidate.outcome, Invalid) else []
+    verdict = {"outcome": "scored" if score else "invalid", "errors": errors, "hash": candidate.hash}
+    _dump(temporary / "verdict.json", verdict)
     if score:
         _dump(temporary / "scores.json", score.to_json())
         for index, record in enumerate(archive.traces(candidate.id)):
             _dump(temporary / "traces" / f"{index:04d}.json", visible(record.trace))
-    durable.publish(temporary, parent / candidate.id)
+    durable.publish(temporary, final)
 
 
 def _write(path: Path, value: Any) -> None:
