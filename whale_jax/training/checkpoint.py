@@ -83,31 +83,10 @@ class Checkpoints:
         """
         record = _seal({"format": _FORMAT, "step": step, "meta": dict(meta), "arrays": describe_all(state)})
         target = self.directory / str(step)
-        occupied = os.path.lexists(target)
-        if occupied:
-            if step not in self.steps():
-                raise CheckpointError(f"{target} is in the way and is not a checkpoint of this run; move it elsewhere")
-            if _is_sealed_as(target, record):
-                return
-        partial = self.directory / f"{_INCOMPLETE}{step}"
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            partial.mkdir()
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-                checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(named_leaves(state)))
-            (partial / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
-            _flush(partial)
-            if occupied:
-                os.rename(target, self.directory / f"{_INCOMPLETE}replaced-{step}")
-            os.rename(partial, target)
-            _flush_directory(self.directory)
-        except (OSError, ValueError) as error:  # tensorstore reports a full disk as a ValueError
-            shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(
-                f"step {step} could not be saved under {self.directory}: {error}. Earlier checkpoints are untouched; "
-                "check free space and permissions"
-            ) from error
+        if os.path.lexists(target) and step not in self.steps():
+            raise CheckpointError(f"{target} is in the way and is not a checkpoint of this run; move it elsewhere")
+        if not _is_sealed_as(target, record):
+            self._commit(target, state, record)
         try:
             self._prune({step, *protect})
         except OSError as error:
@@ -157,6 +136,27 @@ class Checkpoints:
             CheckpointError: no such step, or a damaged record.
         """
         return self._record(step)["meta"]
+
+    def _commit(self, target: Path, state: Any, record: Mapping[str, Any]) -> None:
+        partial = self.directory / f"{_INCOMPLETE}{target.name}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            partial.mkdir()
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(named_leaves(state)))
+            (partial / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
+            _flush(partial)
+            if target.exists():
+                os.rename(target, self.directory / f"{_INCOMPLETE}replaced-{target.name}")
+            os.rename(partial, target)
+            _flush_directory(self.directory)
+        except (OSError, ValueError) as error:  # tensorstore reports a full disk as a ValueError
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"step {target.name} could not be saved under {self.directory}: {error}. Earlier checkpoints are "
+                "untouched; check free space and permissions"
+            ) from error
 
     def _record(self, step: int) -> dict[str, Any]:
         path = self.directory / str(step) / "meta.json"
@@ -217,12 +217,12 @@ def _seal(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_sealed(path: Path) -> dict[str, Any] | None:
-    """A record whose seal is right, or None."""
+    """A record whose seal is right; None if there is none, or it is damaged."""
     try:
         record = json.loads(path.read_bytes())
         seal = record.pop("sha256")
         return record if seal == hashlib.sha256(_canonical(record)).hexdigest() else None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
 
 

@@ -200,7 +200,7 @@ def sampled_logprobs(
     Args:
         hidden_NxD, unembed_weight_VxD, targets_N, weights_N, chunk: as for `sum_nll`.
         temperature: > 0.
-        top_k: most likely tokens kept; 0 keeps all.
+        top_k: most likely tokens kept, >= 1.
         top_p: of those, the smallest set that holds this share of their probability.
 
     Returns:
@@ -222,10 +222,9 @@ def sampled_logprobs(
 
 def _kept_log_normaliser(logits_CxV: jax.Array, top_k: int, top_p: float) -> jax.Array:
     vocab = logits_CxV.shape[-1]
-    kept = min(top_k, vocab) if top_k else vocab
-    if kept == vocab and top_p >= 1:
+    if top_k >= vocab and top_p >= 1:
         return _log_normaliser(logits_CxV)
-    values_CxK, _ = lax.top_k(logits_CxV, kept)
+    values_CxK, _ = lax.top_k(logits_CxV, min(top_k, vocab))
     if top_p < 1:
         probs_CxK = jax.nn.softmax(values_CxK, axis=-1)
         before_CxK = jnp.cumsum(probs_CxK, axis=-1) - probs_CxK

@@ -8,20 +8,20 @@ Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.params import Params
 from whale_jax.serving.driver import Sampling
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
 from whale_jax.training.packing import Batch
-
-Params = Any
 
 
 class TrainingDiverged(RuntimeError):
@@ -93,7 +93,7 @@ class TrainStep:
         sampling: Sampling,
         loss_chunk: int = 256,
         remat: bool = True,
-        compute_dtype: Any = jnp.float32,
+        compute_dtype: DTypeLike = jnp.float32,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -176,14 +176,16 @@ class TrainStep:
                 remat=self._remat,
             )
             hidden_NxD = hidden_RxTxD.reshape(-1, hidden_RxTxD.shape[-1])
-            weight_VxD = model.unembed_weight(self._config, params)
-            sums = sum_nll(hidden_NxD, weight_VxD, targets_N, weights_N, chunk=self._loss_chunk)
+            sums = sum_nll(hidden_NxD, self._unembed_weight(params), targets_N, weights_N, chunk=self._loss_chunk)
             return sums.nll, (sums, hidden_NxD)
 
         grads, (sums, hidden_NxD) = jax.grad(nll, has_aux=True)(params)
+        added = jax.tree.map(jnp.add, totals, _Totals(grads, sums))
+        if self._sampling.temperature == 0:  # a greedy sampler reports 0 for every token: nothing to compare with
+            return added, jnp.full(batch.targets.shape, jnp.nan)
         logprobs_N = sampled_logprobs(
             hidden_NxD,
-            model.unembed_weight(self._config, params),
+            self._unembed_weight(params),
             targets_N,
             weights_N,
             temperature=self._sampling.temperature,
@@ -191,8 +193,11 @@ class TrainStep:
             top_p=self._sampling.top_p,
             chunk=self._loss_chunk,
         )
-        added = jax.tree.map(jnp.add, totals, _Totals(grads, sums))
         return added, logprobs_N.reshape(batch.targets.shape)
+
+    def _unembed_weight(self, params: Params) -> jax.Array:
+        """The table [V, D] that `model.unembed` multiplies by."""
+        return params["embed" if self._config.tie_embeddings else "lm_head"]
 
     def _trace_measure(self, totals: _Totals) -> tuple[jax.Array, ...]:
         """Loss, accuracy, gradient norm, tokens."""
