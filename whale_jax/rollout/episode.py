@@ -1,7 +1,7 @@
 """The host's side of one episode: what a harness asks for, done on an engine, with budgets, provenance and a trace.
 
-Everything a harness can reach goes through `Episode`. It runs the requests of one episode strictly in the order in which
-they arrive, so that a trace depends neither on load nor on how fast a tool answers.
+Everything a harness can reach goes through `Episode`. It runs the requests of one episode strictly in the order in
+which they arrive, so that a trace depends neither on load nor on how fast a tool answers.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _Reply:
 class Episode:
     """Implements `harness_search.contract.EpisodeHost` for one attempt at one episode.
 
-    Budgets end the episode by `EpisodeEnded`; a request that makes no sense is refused by `CallRefused`, which the harness
-    may handle. Room left in the window bounds a reply; what does not fit ends the episode as `token_budget`. Nothing is
-    ever cut from the left.
+    Budgets end the episode by `EpisodeEnded`; a request that makes no sense is refused by `CallRefused`, which the
+    harness may handle. Room left in the window bounds a reply; what does not fit ends the episode as `token_budget`.
+    Nothing is ever cut from the left.
     """
 
     def __init__(
@@ -142,8 +142,9 @@ class Episode:
     async def extend_reply(self, chat: int, text: str, max_tokens: int | None) -> ReplyData:
         """Writes harness text at the end of an unfinished assistant turn and samples on.
 
-        The text is ordinary text, with one exception: `</think>`, while the turn's thinking is open, is the control token, so a
-        harness can end thinking. Nothing else is closed. The turn counts once, however often it is extended.
+        The text is ordinary text, with one exception: `</think>`, while the turn's thinking is open, is the control
+        token, so that a harness can end thinking. Nothing else is closed. The turn counts once, however often it is
+        extended.
         """
         async with self._in_order:
             log = self._chat(chat)
@@ -157,7 +158,7 @@ class Episode:
             return await self._sample(chat, turn, room)
 
     async def env(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> EnvResult:
-        """Runs a domain primitive. A reply among the arguments becomes the text that the policy sampled after thinking."""
+        """Runs a domain primitive. A reply among the arguments becomes what the policy sampled after thinking."""
         async with self._in_order:
             self._check_open()
             if name not in self._env.names:

@@ -45,8 +45,8 @@ class Segment:
         source: who wrote them.
         turn: the ordinal of the assistant turn in its chat that the ids belong to; None outside assistant turns.
             `SAMPLED` segments always have one; text written inside a turn by `extend_reply` is `HARNESS` with a turn.
-        logprobs: natural log-probabilities under the sampling distribution (temperature, top-k and top-p applied), one per
-            id; empty unless sampled.
+        logprobs: natural log-probabilities under the sampling distribution (temperature, top-k and top-p applied), one
+            per id; empty unless sampled.
         weight_version: version of the weights that sampled the ids; None unless sampled.
         finish: why sampling ended here; None unless sampled.
     """
