@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
@@ -15,9 +15,10 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
     for group, spec in all_settings():
         kind, _ = value_type(spec)
         text = spec.metadata["help"]
-        options = {"flag_values": values, "module_name": f"settings of the {group}"}
+        options: dict[str, Any] = {"flag_values": values, "module_name": f"settings of the {group}"}
         if get_origin(kind) is Literal:
-            flags.DEFINE_enum(spec.name, spec.default, list(get_args(kind)), text, **options)
+            default = str(spec.default)
+            flags.DEFINE_enum(spec.name, default, list(get_args(kind)), text, **options)
         else:
             maker = {
                 bool: flags.DEFINE_bool,

@@ -1,0 +1,77 @@
+"""WHALE's outer loop: weights, then harness, until the weight budget is used (PAPER section 1, Algorithms 1 and 2).
+
+The loop is written once for a fresh and for a resumed run: every commit is asked for in the journal first, and only
+what is not there is done (`journal.Journal`).
+"""
+
+import dataclasses
+
+from whale_jax.evaluation.evaluate import Evaluation
+from whale_jax.run import Milestone, Run
+from whale_jax.schedule import BUDGET_USED
+from whale_jax.search_phase import search_phase
+from whale_jax.weight_phase import weight_phase
+
+
+@dataclasses.dataclass(frozen=True)
+class Returned:
+    """The outcome of a run.
+
+    Attributes:
+      initial: the initial pair.
+      returned: the best pair on the selecting split; the initial one if nothing was better.
+      initial_test: test figures of the initial pair.
+      returned_test: test figures of the returned pair.
+      cycles: cycles begun.
+    """
+
+    initial: Milestone
+    returned: Milestone
+    initial_test: Evaluation
+    returned_test: Evaluation
+    cycles: int
+
+
+class Stopped(Exception):
+    """`--stop_after` ended the job at a phase boundary; the same command goes on from there."""
+
+
+async def alternate(run: Run) -> Returned:
+    """Alternates weight and search phases, then scores the initial and the returned pair on test.
+
+    Raises:
+      Stopped: at the phase boundary that `--stop_after` names.
+    """
+    schedule = run.schedule
+    pair = run.initial_pair
+    await run.milestone("initial", pair)
+    cycle = 0
+    while True:
+        truncated = False
+        if schedule.has_weight_phase:
+            if pair.step >= schedule.total_steps or not run.affords_step():
+                break
+            pair, decision = await weight_phase(run, cycle, pair)
+            truncated = decision.reason == BUDGET_USED
+            await run.milestone(f"cycle {cycle + 1}, weights", pair)
+            _maybe_stop(run, "weight_phase")
+        if schedule.has_search_phase and (run.config.schedule.final_search or not truncated) and run.affords_search():
+            pair = await search_phase(run, cycle, pair)
+            await run.milestone(f"cycle {cycle + 1}, search", pair)
+            _maybe_stop(run, "search_phase")
+        cycle += 1
+        if not schedule.has_weight_phase:
+            break
+    initial, best = run.milestones[0], select(run.milestones)
+    return Returned(initial, best, await run.test(initial), await run.test(best), cycle)
+
+
+def select(milestones: list[Milestone]) -> Milestone:
+    """The best milestone on the selecting split; of equal ones the earliest, which cost least."""
+    return max(milestones, key=lambda milestone: milestone.selecting_mean)
+
+
+def _maybe_stop(run: Run, phase: str) -> None:
+    """Stops after a phase that was worked on in this job; phases replayed from the journal do not count."""
+    if run.config.run.stop_after == phase and run.worked_in_phase:
+        raise Stopped(phase)

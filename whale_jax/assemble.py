@@ -1,0 +1,259 @@
+"""From settings to a run: every input is read and checked first, then the heavy parts are built."""
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from harness_search.contract import Budgets, CallRefused, TaskView, ToolCallData, check_source, read_info
+from harness_search.proposers.base import Proposer
+from harness_search.proposers.offline import OfflineProposer
+from harness_search.proposers.random_edit import RandomEditProposer
+from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
+from harness_search.sandbox.scripted import ScriptedHost
+from harness_search.validate import ScriptedEpisode, SearchSpace, Validator
+from whale_jax.config import ConfigError, RunConfig
+from whale_jax.domains.domain import Domain
+from whale_jax.domains.registry import load_domain
+from whale_jax.domains.task import Split, Task, TaskError
+from whale_jax.pair import Pair
+from whale_jax.policy import Initial, Policy
+from whale_jax.qwen3_5.chat import ChatCodec
+from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
+from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
+from whale_jax.report.progress import Progress
+from whale_jax.rollout.runner import RolloutLimits, RolloutRunner
+from whale_jax.rollout.tool_calls import parse
+from whale_jax.run import Run, cast
+from whale_jax.rundir import Inputs
+from whale_jax.schedule import Schedule, make_schedule
+from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
+from whale_jax.serving.engine import Engine
+from whale_jax.training.checkpoint import Checkpoints
+from whale_jax.training.fingerprint import fingerprint
+from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.sampler import TaskSampler
+from whale_jax.training.step import TrainStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a run is made of, read and checked."""
+
+    domain: Domain
+    splits: Mapping[Split, Sequence[Task]]
+    schedule: Schedule
+    initial: Initial
+    codec: ChatCodec
+    harness: str
+    backend: Backend
+    inputs: Inputs
+
+
+def read_parts(config: RunConfig) -> Parts:
+    """Reads every input, cheapest first.
+
+    Raises:
+      ConfigError: an input is missing or wrong; the message names it and says what to do.
+    """
+    directory = checkpoint_directory(config.model.checkpoint)
+    try:
+        codec = ChatCodec.from_dir(directory)
+        domain = load_domain(
+            config.run.domain,
+            task_dir=config.data.task_dir,
+            max_bad_rows=config.data.max_bad_rows,
+            allow_overlap=config.data.allow_overlap,
+            count_tokens=lambda text: len(codec.encode_text(text)),
+        )
+    except (CheckpointConfigError, CheckpointError, OSError) as error:
+        raise ConfigError(f"--checkpoint={directory}: {error}") from error
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
+    harness = read_harness(config.model.harness) if config.model.harness else domain.h0
+    splits = {split: _limited(domain, split, config) for split in Split}
+    try:
+        backend = detect(config.rollout.sandbox)
+    except SandboxUnavailable as error:
+        raise ConfigError(f"--sandbox={config.rollout.sandbox}: {error}") from error
+    try:
+        model_config, params = load_checkpoint(directory)
+    except (CheckpointConfigError, CheckpointError, OSError) as error:
+        raise ConfigError(f"--checkpoint={directory}: {error}") from error
+    weights = fingerprint(params)
+    tokenizer = hashlib.sha256((directory / "tokenizer.json").read_bytes()).hexdigest()
+    return Parts(
+        domain=domain,
+        splits=splits,
+        schedule=make_schedule(
+            config.schedule,
+            num_tasks=len(splits[Split.WEIGHT]),
+            prompts_per_step=config.rollout.prompts_per_step,
+        ),
+        initial=Initial(directory, model_config, params, weights),
+        codec=codec,
+        harness=harness,
+        backend=backend,
+        inputs=Inputs(domain.data_hash, hashlib.sha256(harness.encode()).hexdigest(), weights, tokenizer),
+    )
+
+
+@contextlib.contextmanager
+def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progress) -> Iterator[Run]:
+    """The run, with its engine started; everything is stopped when the context ends.
+
+    Raises:
+      ConfigError: the rollout driver is not installed.
+    """
+    rollout, training = config.rollout, config.training
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k)
+    dtype = jnp.dtype(config.model.compute_dtype)
+    engine = Engine(
+        parts.initial.config,
+        cast(parts.initial.params, dtype),
+        slots=rollout.slots,
+        max_len=rollout.max_len,
+        stop_ids=parts.codec.stop_ids,
+        extend_chunk=rollout.extend_chunk,
+        decode_steps=rollout.decode_steps,
+        max_top_k=rollout.top_k,
+        compute_dtype=dtype,
+    )
+    try:
+        driver: Driver = make_driver(rollout.rollout_driver, engine)
+    except ServingError as error:
+        raise ConfigError(str(error)) from error
+    optimizer = OptimizerSettings(
+        learning_rate=training.learning_rate,
+        b1=training.adam_b1,
+        b2=training.adam_b2,
+        weight_decay=training.weight_decay,
+        clip_norm=training.clip_norm,
+    )
+    train_step = TrainStep(
+        parts.initial.config,
+        make_optimizer(optimizer),
+        sampling=sampling,
+        remat=config.model.remat,
+        compute_dtype=dtype,
+    )
+    sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
+    policy = Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)
+    runner = RolloutRunner(
+        driver,
+        parts.codec,
+        parts.domain,
+        parts.backend,
+        run_seed=config.run.seed,
+        sampling=sampling,
+        thinking=rollout.thinking,
+        concurrency=rollout.concurrency,
+        limits=RolloutLimits(window=rollout.max_len),
+        protocol="paper" if rollout.unclosed_thinking == "raw" else "honest",
+    )
+    with driver:
+        run = Run(
+            config=config,
+            directory=directory,
+            domain=parts.domain,
+            splits=parts.splits,
+            schedule=parts.schedule,
+            policy=policy,
+            initial_pair=Pair(0, parts.initial.weights, parts.harness),
+            driver=driver,
+            codec=parts.codec,
+            runner=runner,
+            budgets=episode_budgets(config),
+            proposer=make_proposer(config, parts.domain),
+            validator=_validator(config, parts),
+            progress=progress,
+        )
+        try:
+            yield run
+        finally:
+            run.metrics.close()
+
+
+def checkpoint_directory(path: str | None) -> Path:
+    """The folder named, or the embedded demo checkpoint.
+
+    Raises:
+      ConfigError: it is not there.
+    """
+    directory = Path(path) if path else Path(str(resources.files("whale_jax.demo"))) / "checkpoint"
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"--checkpoint={directory}: no config.json there; name a Hugging Face checkpoint folder")
+    return directory
+
+
+def read_harness(path: str) -> str:
+    """The source of a harness file that obeys the contract.
+
+    Raises:
+      ConfigError: it cannot be read or breaks the contract; every breach is named.
+    """
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--harness={path}: cannot be read: {error}") from error
+    problems = check_source(source)
+    if problems:
+        raise ConfigError(f"--harness={path} does not obey the harness contract (WORKSPACE.md): {'; '.join(problems)}")
+    return source
+
+
+def episode_budgets(config: RunConfig) -> Budgets:
+    """What one episode may use."""
+    rollout = config.rollout
+    return Budgets(rollout.assistant_tokens, rollout.max_turns, rollout.max_tool_calls, rollout.episode_seconds)
+
+
+def make_proposer(config: RunConfig, domain: Domain) -> Proposer:
+    """The proposer that the settings name."""
+    kinds: dict[str, Callable[..., Proposer]] = {"offline": OfflineProposer, "random_edit": RandomEditProposer}
+    return kinds[config.search.proposer](domain.catalogue)
+
+
+def scripted_host(domain: Domain) -> ScriptedHost:
+    """A host for one episode without a model: replies and tool results are those of the domain's script."""
+
+    def env(name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+        if name not in domain.tool_names:
+            raise CallRefused(f"env has no {name!r}; it has {', '.join(sorted(domain.tool_names))}")
+        return domain.scripted_result
+
+    tools = read_info(domain.h0).tools
+
+    def calls(text: str) -> list[ToolCallData]:
+        return [{"name": call.name, "arguments": dict(call.arguments)} for call in parse(text, tools)]
+
+    return ScriptedHost(domain.scripted_replies, env, parse_calls=calls)
+
+
+def _limited(domain: Domain, split: Split, config: RunConfig) -> Sequence[Task]:
+    limit = getattr(config.data, f"{split.value}_tasks")
+    tasks = domain.tasks(split)
+    if limit > len(tasks):
+        raise ConfigError(f"--{split.value}_tasks={limit}: the {split.value} split holds {len(tasks)} tasks")
+    return tasks[:limit] if limit else tasks
+
+
+def _validator(config: RunConfig, parts: Parts) -> Validator:
+    """Candidates must pass one episode with a scripted model, on a made-up task."""
+    texts = [text for task in parts.splits[Split.HARNESS] for text in task.inputs.values() if isinstance(text, str)]
+    return Validator(
+        h0=parts.harness,
+        search_space=SearchSpace(config.search.search_space),
+        backend=parts.backend,
+        scripted=ScriptedEpisode(
+            task=TaskView("validation", dict.fromkeys(parts.splits[Split.HARNESS][0].inputs, "What is asked here?")),
+            host=lambda: scripted_host(parts.domain),
+            budgets=episode_budgets(config),
+        ),
+        harness_task_texts=texts,
+    )

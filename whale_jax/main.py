@@ -1,0 +1,129 @@
+"""The main job: `python -m whale_jax.main [--flagfile=configs/…] [flags]`. Without flags it is the SearchQA demo.
+
+Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input; 3 infrastructure (the run stands at
+its last commit, the same command goes on); 4 training diverged; 130 interrupted. Anything else is a fault.
+"""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from absl import flags as absl_flags
+from rich.console import Console
+
+from harness_search.proposers.base import ProposerUnreachable
+from harness_search.sandbox.backends import BackendName
+from harness_search.search import SearchInfrastructureError
+from whale_jax import flags
+from whale_jax.alternate import Returned, Stopped, alternate
+from whale_jax.assemble import Parts, assemble, read_parts
+from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
+from whale_jax.domains.task import Split
+from whale_jax.qwen3_5.convert import export_checkpoint
+from whale_jax.report import summary as report
+from whale_jax.report.progress import Progress
+from whale_jax.run import InfrastructureError, Run
+from whale_jax.rundir import claim, open_config
+from whale_jax.training.step import TrainingDiverged
+
+_DRY_RUN = absl_flags.DEFINE_bool("dry_run", False, "validate everything, print the resolved settings, and stop")
+
+
+def main(argv: list[str]) -> int:
+    """Runs one job; returns its exit status."""
+    flags.define()
+    try:
+        config = flags.parse(argv)
+        parts = read_parts(config)
+        if _DRY_RUN.value:
+            print(_description(parts))
+            print(flags.to_flagfile(config), end="")
+            return 0
+        directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
+        with claim(directory):
+            changes = open_config(directory, config, parts.inputs)
+            return _job(config, parts, directory.resolve(), changes)
+    except ConfigError as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return 2
+
+
+def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -> int:
+    progress = Progress()
+    progress.say(f"run directory {directory}")
+    progress.say(_description(parts))
+    warnings = list(changes)
+    if parts.backend.name is BackendName.NONE:
+        warnings.append("--sandbox=none: harness code ran with this user's rights")
+    for warning in warnings:
+        progress.say(f"warning: {warning}")
+    try:
+        with assemble(config, parts, directory, progress) as run:
+            if run.journal.entries:
+                progress.say(f"resuming after {len(run.journal.entries)} journal entries")
+            result = asyncio.run(_alternate(run))
+            _finish(run, parts, result, warnings)
+        return 0
+    except Stopped as stop:
+        progress.say(f"stopped after a {str(stop).replace('_', ' ')}; the same command goes on from here")
+        return 0
+    except (InfrastructureError, SearchInfrastructureError, ProposerUnreachable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    except TrainingDiverged as error:
+        print(f"error: {error}; the last checkpoint is intact", file=sys.stderr)
+        return 4
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last commit", file=sys.stderr)
+        return 130
+    finally:
+        progress.close()
+
+
+async def _alternate(run: Run) -> Returned:
+    try:
+        return await alternate(run)
+    finally:
+        await run.runner.close()
+
+
+def _finish(run: Run, parts: Parts, result: Returned, warnings: list[str]) -> None:
+    """Writes what the run is for: the exported pair, the summary, the table and the picture."""
+    best = result.returned
+    export = run.dir / "export"
+    export.mkdir(exist_ok=True)
+    weights, _ = run.policy.weights_at(best.pair.step)
+    export_checkpoint(parts.initial.directory, weights, export / "checkpoint")
+    (export / "harness.py").write_text(best.pair.harness, encoding="utf-8")
+    diff = report.harness_diff(run, best)
+    (run.dir / "harness.diff").write_text(diff, encoding="utf-8")
+    report.draw_picture(run, run.dir / "accuracy.png")
+    content = report.summary(run, result, warnings=warnings)
+    report.write(run.dir / "summary.json", content)
+    run.progress.close()
+    if diff:
+        run.progress.say(diff.rstrip())
+    report.print_table(run, result, Console(highlight=False))
+    difference = content["paired_difference"]
+    low, high = difference["ci95"]
+    run.progress.say(
+        f"returned pair minus initial pair on test: {100 * difference['mean']:+.1f} points "
+        f"(95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
+    )
+    run.progress.say(f"returned pair in {export}, summary.json and accuracy.png in {run.dir}")
+
+
+def _description(parts: Parts) -> str:
+    counts = ", ".join(f"{len(parts.splits[split])} {split.value}" for split in Split)
+    bad = f", {len(parts.domain.bad_rows)} bad rows left out" if parts.domain.bad_rows else ""
+    shape = parts.initial.config
+    return (
+        f"{parts.domain.name}: {counts} tasks{bad}; policy {shape.num_layers} layers of width {shape.hidden_size}, "
+        f"sandbox {parts.backend.name}"
+    )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    sys.exit(main(sys.argv))

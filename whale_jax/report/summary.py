@@ -1,0 +1,143 @@
+"""summary.json, the final table and the picture."""
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from whale_jax.alternate import Returned
+from whale_jax.evaluation.evaluate import Evaluation
+from whale_jax.report import picture
+from whale_jax.run import Milestone, Run
+
+
+def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str, Any]:
+    """The content of summary.json.
+
+    Keys: `initial` and `returned`, each with `validation` and `test` holding `mean_at_k`, `k`, `tasks`, `ci95`;
+    `paired_difference` on test (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`,
+    `rollouts` (training and search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, and
+    `warnings`.
+    """
+    difference = result.returned_test.minus(result.initial_test)
+    return {
+        "initial": _pair(result.initial, result.initial_test),
+        "returned": _pair(result.returned, result.returned_test),
+        "paired_difference": {"mean": difference.mean, "ci95": list(difference.ci95)},
+        "cycles": result.cycles,
+        "rollouts": run.rollouts,
+        "seconds": round(run.progress.seconds, 1),
+        "seed": run.config.run.seed,
+        "schedule": run.config.schedule.schedule,
+        "search_space": run.config.search.search_space,
+        "proposer": run.config.search.proposer,
+        "protocol": protocol_rows(run),
+        "milestones": [
+            {
+                "label": milestone.label,
+                "rollouts": milestone.rollouts,
+                "step": milestone.pair.step,
+                "weights": milestone.pair.weights,
+                "harness": milestone.pair.harness_hash,
+                "validation": _figures(milestone.validation),
+            }
+            for milestone in run.milestones
+        ],
+        "journal": run.journal.hash,
+        "warnings": list(warnings),
+    }
+
+
+def protocol_rows(run: Run) -> dict[str, Any]:
+    """The settings in which the honest and the paper's protocol differ (DESIGN section 12)."""
+    config = run.config
+    return {
+        "select_on": config.evaluation.select_on,
+        "test_schedule": config.evaluation.test_schedule,
+        "allow_overlap": config.data.allow_overlap,
+        "accept": config.training.accept,
+        "unclosed_thinking": config.rollout.unclosed_thinking,
+        "final_search": config.schedule.final_search,
+    }
+
+
+def _pair(milestone: Milestone, test: Evaluation) -> dict[str, Any]:
+    return {
+        "label": milestone.label,
+        "step": milestone.pair.step,
+        "weights": milestone.pair.weights,
+        "harness": milestone.pair.harness_hash,
+        "validation": _figures(milestone.validation),
+        "test": _figures(test),
+    }
+
+
+def _figures(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "mean_at_k": evaluation.mean,
+        "k": evaluation.k,
+        "tasks": evaluation.tasks,
+        "ci95": list(evaluation.ci95),
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes summary.json, replacing the one of an earlier job of the same run."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    temporary.replace(path)
+
+
+def print_table(run: Run, result: Returned, console: Console) -> None:
+    """The milestones in order, the returned one marked."""
+    table = Table(title=None, box=None, pad_edge=False, header_style="bold")
+    for column, justify in (
+        ("", "left"),
+        (f"validation mean@{run.config.evaluation.validation_samples}, %", "right"),
+        (f"test mean@{run.config.evaluation.test_samples}, %", "right"),
+        ("rollouts", "right"),
+        ("minutes", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for milestone in run.milestones:
+        mark = " *" if milestone.label == result.returned.label else ""
+        table.add_row(
+            milestone.label + mark,
+            _cell(milestone.validation),
+            _cell(milestone.test) if milestone.test else "",
+            f"{milestone.rollouts:,}",
+            f"{milestone.seconds / 60:.1f}",
+        )
+    console.print(table)
+    console.print("* returned pair; intervals are 95 %", style="dim")
+
+
+def _cell(evaluation: Evaluation) -> str:
+    low, high = evaluation.ci95
+    return f"{100 * evaluation.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def draw_picture(run: Run, path: Path) -> None:
+    """accuracy.png: validation against rollouts, phases marked."""
+    points = [
+        picture.Point(milestone.rollouts, milestone.validation.mean, *milestone.validation.ci95)
+        for milestone in run.milestones
+    ]
+    title = f"{run.config.run.domain}, schedule {run.config.schedule.schedule}, seed {run.config.run.seed}"
+    picture.draw(path, title=title, validation=points, training=run.training_curve, phases=run.phases)
+
+
+def harness_diff(run: Run, returned: Milestone) -> str:
+    """The returned harness as a unified diff against the initial one; empty when they are the same."""
+    return "".join(
+        difflib.unified_diff(
+            run.initial_pair.harness.splitlines(keepends=True),
+            returned.pair.harness.splitlines(keepends=True),
+            "initial harness",
+            "returned harness",
+        )
+    )

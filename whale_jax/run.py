@@ -1,0 +1,332 @@
+"""One run: its parts, its budget, and what it has measured so far. The phases and the outer loop work on it."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from harness_search.contract import Budgets
+from harness_search.proposers.base import Proposer
+from harness_search.records import IterationRecord
+from harness_search.scoring import ScoreTag
+from harness_search.validate import Validator
+from whale_jax.config import RunConfig
+from whale_jax.domains.domain import Domain
+from whale_jax.domains.task import Split, Task
+from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
+from whale_jax.journal import Journal, canonical, write_once
+from whale_jax.pair import Pair
+from whale_jax.policy import Policy
+from whale_jax.qwen3_5.chat import ChatCodec
+from whale_jax.report.metrics import MetricsWriter
+from whale_jax.report.picture import Span
+from whale_jax.report.progress import Progress
+from whale_jax.rollout.ledger import Ledger
+from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
+from whale_jax.rollout.trace import Trace
+from whale_jax.schedule import Schedule
+from whale_jax.serving.driver import Driver
+from whale_jax.training.weight_step import StepReport
+
+COVERAGE_FLOOR = 0.9
+"""Smallest share of a step's or an evaluation's episodes that must be scored."""
+
+
+def cast(params: Any, dtype: Any) -> Any:
+    """The serving copy of master weights."""
+    return jax.tree.map(lambda array: jnp.asarray(array).astype(dtype), params)
+
+
+class InfrastructureError(RuntimeError):
+    """Too many episodes could not be scored: the run stops at its last commit, and can be resumed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Milestone:
+    """An evaluated pair.
+
+    Attributes:
+      label: what was just done.
+      pair: what was evaluated.
+      rollouts: training and search rollouts spent before it.
+      seconds: wall time of this process's part of the run before it.
+      validation: its validation figures.
+      test: its test figures, where the protocol has opened the test set.
+      selecting_mean: mean@k on the split that picks the returned pair.
+    """
+
+    label: str
+    pair: Pair
+    rollouts: int
+    seconds: float
+    validation: Evaluation
+    test: Evaluation | None
+    selecting_mean: float
+
+
+class Run:
+    """The parts of a run and its account. Built by `assemble.assemble`."""
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        directory: Path,
+        domain: Domain,
+        splits: Mapping[Split, Sequence[Task]],
+        schedule: Schedule,
+        policy: Policy,
+        initial_pair: Pair,
+        driver: Driver,
+        codec: ChatCodec,
+        runner: RolloutRunner,
+        budgets: Budgets,
+        proposer: Proposer,
+        validator: Validator,
+        progress: Progress,
+    ):
+        self.config, self.dir, self.domain, self.schedule = config, directory, domain, schedule
+        self.policy, self.initial_pair, self.driver, self.codec = policy, initial_pair, driver, codec
+        self.progress, self.runner, self.budgets = progress, runner, budgets
+        self.proposer, self.validator = proposer, validator
+        self.splits = splits
+        self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
+        self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
+        self.journal = Journal(directory / "journal")
+        self.metrics = MetricsWriter(directory)
+        self.rollouts = 0
+        self.milestones: list[Milestone] = []
+        self.phases: list[Span] = []
+        self.training_curve: list[tuple[int, float]] = []
+        self.worked_in_phase = False
+        self._serving_step: int | None = None
+        self._phase: tuple[str, int] | None = None
+
+    # Budget -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def rollouts_left(self) -> int | None:
+        """Training and search rollouts that the budget still allows; None without a budget."""
+        budget = self.config.run.max_rollouts
+        return max(0, budget - self.rollouts) if budget else None
+
+    def affords_step(self, pending: int = 0) -> bool:
+        """Whether one more training step fits the rollout budget; `pending` rollouts are not yet in the account."""
+        rollout = self.config.rollout
+        left = self.rollouts_left
+        return left is None or left - pending >= rollout.prompts_per_step * rollout.samples_per_prompt
+
+    def affords_search(self) -> bool:
+        """Whether the incoming harness and one candidate fit the rollout budget."""
+        left = self.rollouts_left
+        return left is None or left >= 2 * len(self.harness_tasks)
+
+    def spend(self, rollouts: int) -> None:
+        """Adds committed rollouts to the account."""
+        self.rollouts += rollouts
+
+    def commits_at(self, step: int) -> bool:
+        """Whether a commit follows training step `step`."""
+        return step % self.config.training.checkpoint_every == 0 or self.evaluates_at(step)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether an evaluation inside a weight phase follows training step `step`."""
+        every = self.config.evaluation.eval_every
+        return every > 0 and step % every == 0
+
+    # Rollouts ---------------------------------------------------------------------------------------------------------
+
+    def serve(self, pair: Pair) -> None:
+        """Gives the engine the weights of `pair`, in the compute dtype."""
+        self.worked_in_phase = self.worked_in_phase or self._phase is not None
+        if self._serving_step == pair.step:
+            return
+        params, version = self.policy.weights_at(pair.step)
+        self.driver.set_weights(cast(params, jnp.dtype(self.config.model.compute_dtype)), version)
+        self._serving_step = pair.step
+
+    async def stream(self, pair: Pair, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
+        """The episodes of `requests` under `pair`, as they finish."""
+        self.serve(pair)
+        async for trace in self.runner.run(pair.harness, requests, budgets=self.budgets):
+            self.progress.advance(1)
+            yield trace
+
+    async def rollout(self, pair: Pair, requests: Sequence[EpisodeRequest]) -> list[Trace]:
+        """The episodes of `requests` under `pair`, in their order."""
+        place = {(request.task.id, request.sample): index for index, request in enumerate(requests)}
+        traces = [trace async for trace in self.stream(pair, requests)]
+        return sorted(traces, key=lambda trace: place[trace.task_id, trace.sample])
+
+    def score_tag(self, pair: Pair) -> ScoreTag:
+        """What search scores of `pair`'s weights depend on, the harness apart."""
+        rollout = self.config.rollout
+        sampling = {
+            "seed": self.config.run.seed,
+            "budgets": dataclasses.asdict(self.budgets),
+            "max_len": rollout.max_len,
+            "extend_chunk": rollout.extend_chunk,
+            "thinking": rollout.thinking,
+            "sampling": [rollout.temperature, rollout.top_p, rollout.top_k],
+            "dtype": self.config.model.compute_dtype,
+        }
+        verifier = {"domain": self.domain.name, "unclosed_thinking": rollout.unclosed_thinking}
+        tasks = {"data": self.domain.data_hash, "ids": list(self.harness_tasks)}
+        return ScoreTag(model=pair.weights, task_set=_hash(tasks), verifier=_hash(verifier), sampling=_hash(sampling))
+
+    def require_coverage(self, ledger: Ledger, what: str) -> None:
+        """Raises InfrastructureError when too many episodes are unscored."""
+        if ledger.episodes and ledger.unscored > (1 - COVERAGE_FLOOR) * ledger.episodes:
+            raise InfrastructureError(
+                f"{what}: {ledger.unscored} of {ledger.episodes} episodes could not be scored, and at least "
+                f"{COVERAGE_FLOOR:.0%} must be; the run stopped at its last commit and goes on with the same command"
+            )
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    async def milestone(self, label: str, pair: Pair) -> Milestone:
+        """Evaluates a pair on validation (and on test where the protocol says always), and remembers it."""
+        settings = self.config.evaluation
+        validation = await self.evaluate(label, pair, Split.VALIDATION)
+        test = await self.evaluate(label, pair, Split.TEST) if settings.test_schedule == "always" else None
+        selecting = test if settings.select_on == "test" and test is not None else validation
+        milestone = Milestone(label, pair, self.rollouts, self.progress.seconds, validation, test, selecting.mean)
+        self.milestones.append(milestone)
+        return milestone
+
+    async def test(self, milestone: Milestone) -> Evaluation:
+        """Test figures of a milestone's pair, scored now unless they are there; the table shows them from now on."""
+        for place, other in enumerate(self.milestones):
+            if other.pair == milestone.pair and other.test is not None:
+                return other.test
+            if other == milestone:
+                test = await self.evaluate(milestone.label, milestone.pair, Split.TEST)
+                self.milestones[place] = dataclasses.replace(milestone, test=test)
+                return test
+        raise ValueError(f"{milestone.label} is no milestone of this run")
+
+    async def evaluate(self, label: str, pair: Pair, split: Split) -> Evaluation:
+        """mean@k of a pair on a split. Every pair is given the same tasks with the same sampling keys."""
+        settings = self.config.evaluation
+        samples = settings.test_samples if split is Split.TEST else settings.validation_samples
+        where = {"label": label, "split": split.value, "step": pair.step, "harness": pair.harness_hash}
+        entry = self.journal.replay("evaluation", **where)
+        if entry is None:
+            self.progress.show(f"evaluation on {split.value} · {label}")
+            started = time.monotonic()
+            requests = evaluation_requests(self.splits[split], samples=samples, purpose=split.value)
+            traces = await self.rollout(pair, requests)
+            self.require_coverage(Ledger.from_traces(traces), f"evaluation on {split.value} ({label})")
+            evaluation = evaluation_from_traces(traces, k=samples)
+            evidence = self._write_evidence(len(self.journal.entries), evaluation)
+            self.journal.append(
+                "evaluation", {**where, "weights": pair.weights, **evaluation.summary(), "evidence": evidence}
+            )
+            self._report_evaluation(label, split, evaluation, time.monotonic() - started)
+            return evaluation
+        self.progress.advance(entry["episodes"], replayed=True)
+        return self._read_evidence(entry)
+
+    def _evidence_path(self, number: int) -> Path:
+        return self.dir / "evals" / f"{number:06d}.json"
+
+    def _write_evidence(self, number: int, evaluation: Evaluation) -> str:
+        data = json.dumps(evaluation.to_json(), sort_keys=True).encode()
+        path = self._evidence_path(number)
+        path.parent.mkdir(exist_ok=True)
+        # A file without its entry is what a kill between the two left; the evaluation was repeated to the same bits.
+        path.unlink(missing_ok=True)
+        write_once(path, data)
+        return hashlib.sha256(data).hexdigest()
+
+    def _read_evidence(self, entry: Mapping[str, Any]) -> Evaluation:
+        path = self._evidence_path(entry["entry"])
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != entry["evidence"]:
+            raise ValueError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
+        return Evaluation.from_json(json.loads(data))
+
+    # What the user sees -----------------------------------------------------------------------------------------------
+
+    def begin_phase(self, kind: str, cycle: int) -> None:
+        """Marks the start of a phase."""
+        self._phase = (kind, self.rollouts)
+        self.worked_in_phase = False
+        self.progress.show(f"cycle {cycle + 1}, {kind}")
+
+    def end_phase(self) -> None:
+        """Marks the end of the phase, for the picture."""
+        assert self._phase is not None
+        kind, start = self._phase
+        self.phases.append(Span(kind, start, self.rollouts))
+        self._phase = None
+
+    def show_step(
+        self, cycle: int, record: Mapping[str, Any], report: StepReport, *, rollout_seconds: float, train_seconds: float
+    ) -> None:
+        """A training step on the terminal and in the metrics."""
+        rate = record["sampled_tokens"] / rollout_seconds
+        self.progress.show(
+            f"cycle {cycle + 1}, weights · step {record['step']}/{self.schedule.total_steps} · "
+            f"reward {record['reward']:.3f} · accepted {record['accepted']} · {rate:,.0f} tokens/s"
+        )
+        values: dict[str, float | int | str | None] = {
+            **{name: value for name, value in record.items() if isinstance(value, int | float)},
+            **{f"end_{name}": count for name, count in record["ends"].items()},
+            **{f"engine_{name}": count for name, count in self.driver.stats().items()},
+            "cycle": cycle,
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "learning_rate": self.config.training.learning_rate,
+            "trained_tokens": report.tokens,
+            "fill_rate": report.fill_rate,
+            "tokens_per_second": rate,
+            "rollout_seconds": rollout_seconds,
+            "train_seconds": train_seconds,
+        }
+        if report.mismatch is not None:
+            mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
+            values |= mismatch
+        self.metrics.write("weight", record["rollouts_so_far"], values)
+
+    def show_iteration(self, cycle: int, record: IterationRecord) -> None:
+        """A search iteration on the terminal and in the metrics."""
+        what = "incoming harness" if record.iteration == 0 else f"iteration {record.iteration}"
+        slots = ", ".join(
+            f"{slot.candidate or 'slot'} {slot.state if slot.success_rate is None else f'{slot.success_rate:.3f}'}"
+            for slot in record.slots
+        )
+        self.progress.say(
+            f"cycle {cycle + 1}, search · {what}: {slots} · best is {record.incumbent} at {record.best_score:.3f}"
+        )
+        self.metrics.write(
+            "search",
+            self.rollouts,
+            {
+                "cycle": cycle,
+                "iteration": record.iteration,
+                "best_score": record.best_score,
+                "rollouts": record.rollouts,
+                "missing": record.missing,
+                "sampled_tokens": record.sampled_tokens,
+            },
+        )
+
+    def _report_evaluation(self, label: str, split: Split, evaluation: Evaluation, seconds: float) -> None:
+        low, high = evaluation.ci95
+        self.progress.say(
+            f"{label} · {split.value} mean@{evaluation.k} {100 * evaluation.mean:.1f} % "
+            f"(95 % interval {100 * low:.1f} to {100 * high:.1f}, {evaluation.tasks} tasks)"
+        )
+        values = {"mean": evaluation.mean, "low": low, "high": high, "seconds": seconds, "label": label}
+        self.metrics.write(f"evaluation_{split.value}", self.rollouts, values)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(canonical(value)).hexdigest()

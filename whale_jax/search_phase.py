@@ -1,0 +1,89 @@
+"""A search phase: Meta-Harness over the harness's source while the weights stand still (PAPER section 4)."""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from harness_search import search
+from harness_search.accept import archive_max
+from harness_search.archive import Archive
+from harness_search.records import IterationRecord
+from harness_search.scoring import Arm, Outcome
+from whale_jax.pair import Pair
+from whale_jax.rollout.runner import EpisodeRequest
+from whale_jax.run import Run
+from whale_jax.schedule import SearchSignals
+
+
+async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
+    """Searches from the incoming harness; the archive's best moves on.
+
+    Raises:
+      SearchInfrastructureError: too many episodes of an evaluation could not be scored.
+    """
+    run.begin_phase("search", cycle)
+    tasks = run.harness_tasks
+    archive = Archive(run.dir / f"cycle_{cycle:03d}" / "search")
+
+    async def evaluate(arms: Sequence[Arm], task_ids: Sequence[str], seeds: Sequence[int]) -> AsyncIterator[Outcome]:
+        for arm in arms:
+            requests = [
+                EpisodeRequest(task=tasks[task_id], sample=seed, purpose="search", cycle=cycle, step=0)
+                for task_id in task_ids
+                for seed in seeds
+            ]
+            async for trace in run.stream(Pair(pair.step, pair.weights, arm.source), requests):
+                yield Outcome(
+                    arm=arm.id,
+                    task_id=trace.task_id,
+                    seed=trace.sample,
+                    reward=trace.verdict.reward,
+                    end=trace.end.value,
+                    turns=trace.turns,
+                    sampled_tokens=trace.sampled_tokens,
+                    trace=trace.to_public_json(run.codec),
+                )
+
+    def on_commit(record: IterationRecord) -> None:
+        where = {"cycle": cycle, "iteration": record.iteration}
+        entry = run.journal.replay("search", **where)
+        if entry is None:
+            run.journal.append("search", {**where, **_entry(record, archive, pair)})
+        else:
+            run.progress.advance(record.rollouts, replayed=True)
+        run.spend(record.rollouts)
+        run.show_iteration(cycle, record)
+
+    result = await search.run(
+        evaluate,
+        archive=archive,
+        incoming_source=pair.harness,
+        proposer=run.proposer,
+        task_ids=list(tasks),
+        seeds=(0,),
+        candidates=run.config.search.candidates,
+        stop=lambda signals: run.schedule.after_iteration(SearchSignals(signals.best_scores, 0)).stop,
+        validate=run.validator,
+        rule=archive_max,
+        tag=run.score_tag(pair),
+        max_rollouts=run.rollouts_left,
+        seed=proposer_seed(run.config.run.seed, cycle),
+        on_commit=on_commit,
+    )
+    run.end_phase()
+    return Pair(pair.step, pair.weights, result.best.source)
+
+
+def _entry(record: IterationRecord, archive: Archive, pair: Pair) -> dict[str, Any]:
+    return {
+        **record.to_json(),
+        "weights": pair.weights,
+        "incoming": pair.harness_hash,
+        "incumbent_hash": archive.candidates[record.incumbent].hash,
+    }
+
+
+def proposer_seed(run_seed: int, cycle: int) -> int:
+    """Root of a search phase's proposer sessions: another one in every cycle."""
+    digest = hashlib.blake2b(f"{run_seed}/{cycle}".encode(), digest_size=8, person=b"search-phase").digest()
+    return int.from_bytes(digest, "big")

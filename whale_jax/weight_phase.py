@@ -1,0 +1,101 @@
+"""A weight phase: online rejection-sampling fine-tuning under a harness that stands still (PAPER section 3)."""
+
+import time
+from typing import Any
+
+from whale_jax.pair import Pair
+from whale_jax.rollout.ledger import Ledger
+from whale_jax.rollout.runner import EpisodeRequest
+from whale_jax.run import Run
+from whale_jax.schedule import Decision, WeightSignals
+
+ROLLOUTS_USED = "rollout budget used"
+"""The reason of a phase that `--max_rollouts` ends."""
+
+
+async def weight_phase(run: Run, cycle: int, pair: Pair) -> tuple[Pair, Decision]:
+    """Trains until the schedule or a budget says stop; each commit holds the steps since the last.
+
+    Returns:
+      The pair with the new weights, and the decision that ended the phase.
+
+    Raises:
+      Infrastructure: too many episodes of a step could not be scored.
+    """
+    steps_before, rewards = pair.step, []
+    run.begin_phase("weights", cycle)
+    while True:
+        entry = run.journal.replay("weight", cycle=cycle, first_step=pair.step + 1)
+        if entry is None:
+            entry = await _train_until_commit(run, cycle, pair, steps_before, rewards)
+        else:
+            run.progress.advance(entry["rollouts"], replayed=True)
+        rewards += [step["reward"] for step in entry["steps"]]
+        run.spend(entry["rollouts"])
+        run.training_curve += [(step["rollouts_so_far"], step["reward"]) for step in entry["steps"]]
+        pair = Pair(entry["step"], entry["weights"], pair.harness)
+        decision = Decision(**entry["decision"])
+        if decision.stop:
+            run.end_phase()
+            return pair, decision
+        if run.evaluates_at(pair.step):
+            await run.milestone(f"cycle {cycle + 1}, step {pair.step}", pair)
+
+
+async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: int, rewards: list[float]) -> Any:
+    policy = run.policy
+    policy.move_to(pair.step)
+    settings = run.config.rollout
+    per_step = settings.prompts_per_step * settings.samples_per_prompt
+    steps: list[dict[str, Any]] = []
+    while True:
+        step, started = policy.step + 1, time.monotonic()
+        requests = [
+            EpisodeRequest(task=run.weight_tasks[task_id], sample=sample, purpose="train", cycle=cycle, step=step)
+            for task_id in policy.sampler.next(settings.prompts_per_step)
+            for sample in range(settings.samples_per_prompt)
+        ]
+        traces = await run.rollout(pair, requests)
+        rolled = time.monotonic()
+        ledger = Ledger.from_traces(traces)
+        run.require_coverage(ledger, f"training step {step}")
+        report = policy.train(traces)
+        record = {
+            "step": step,
+            "reward": ledger.reward_mean,
+            "rollouts_so_far": run.rollouts + per_step * (len(steps) + 1),
+            "accepted": report.accepted,
+            "unscored": ledger.unscored,
+            "ends": ledger.ends,
+            "sampled_tokens": ledger.sampled_tokens,
+            "updates": len(report.updates),
+        }
+        steps.append(record)
+        decision = _decide(run, [*rewards, *(step["reward"] for step in steps)], steps_before, per_step * len(steps))
+        run.show_step(cycle, record, report, rollout_seconds=rolled - started, train_seconds=time.monotonic() - rolled)
+        if decision.stop or run.commits_at(step):
+            break
+    weights = policy.save()
+    return run.journal.append(
+        "weight",
+        {
+            "cycle": cycle,
+            "first_step": pair.step + 1,
+            "step": policy.step,
+            "steps": steps,
+            "rollouts": per_step * len(steps),
+            "decision": {"stop": decision.stop, "reason": decision.reason, "signals": decision.signals},
+            "weights": weights,
+            "version": policy.version,
+            "sampler": policy.sampler.state_dict(),
+            "harness": pair.harness_hash,
+        },
+    )
+
+
+def _decide(run: Run, rewards: list[float], steps_before: int, rollouts_since_commit: int) -> Decision:
+    """The schedule's decision, unless the next step would pass the rollout budget."""
+    decision = run.schedule.after_step(WeightSignals(rewards, steps_before))
+    if not decision.stop and not run.affords_step(rollouts_since_commit):
+        return Decision(True, ROLLOUTS_USED, decision.signals)
+    return decision
