@@ -18,7 +18,7 @@ TOOLS = [
         },
     }
 ]
-SYSTEM_PROMPT = "You are a helpful assistant."
+SYSTEM_PROMPT = "You answer questions with the help of a search tool."
 USER_PROMPT = "{question}\nPut the answer in <answer>...</answer>."
 
 MAX_TURNS = 2
@@ -26,25 +26,31 @@ TOPK = 1
 MAX_DOC_TOKENS = 200
 
 
-def select_queries(arguments):
-    """The queries that are sent, out of the arguments of a call."""
+def question_text(task):
+    """The question as the model reads it."""
+    return task.question
+
+
+def select_queries(arguments, question):
+    """The queries that are sent, out of the arguments of a search call."""
     queries = arguments.get("query_list") or []
-    if isinstance(queries, str):
+    if not isinstance(queries, list):
         queries = [queries]
-    return queries[:1]
+    queries = queries[:1]
+    return queries
 
 
 def format_result(result, turns_left):
-    """What the model reads of a search result."""
+    """What the model reads of a search result; `turns_left` assistant turns follow."""
     return result
 
 
 def nudge(reply, searches, nudges):
-    """What to tell the model when it neither searched nor may stop; None accepts the reply as the last one."""
+    """What to answer to a reply without a search call; None takes it as the last one."""
     return None
 
 
-def first_call(reply):
+def search_call(reply):
     """The reply's first search call, or None."""
     for call in reply.tool_calls:
         if call.name == "search":
@@ -52,27 +58,22 @@ def first_call(reply):
     return None
 
 
-async def ask(chat):
+async def ask(model, chat):
     """One assistant turn."""
     return await chat.reply()
 
 
-async def search(env, queries):
-    """One search."""
-    return await env.search(queries, topk=TOPK, max_doc_tokens=MAX_DOC_TOKENS)
-
-
 async def run(task, model, env):
     chat = model.chat(system=SYSTEM_PROMPT, tools=TOOLS)
-    chat.user(USER_PROMPT.format(question=task.question))
-    reply = await ask(chat)
+    chat.user(USER_PROMPT.format(question=question_text(task)))
+    reply = await ask(model, chat)
     searches = 0
     nudges = 0
-    for turn in range(2, MAX_TURNS + 1):
-        turns_left = MAX_TURNS - turn + 1
-        call = first_call(reply)
+    for turns_left in range(MAX_TURNS - 1, 0, -1):
+        call = search_call(reply)
         if call is not None:
-            result = await search(env, select_queries(call.arguments))
+            queries = select_queries(call.arguments, task.question)
+            result = await env.search(queries, topk=TOPK, max_doc_tokens=MAX_DOC_TOKENS)
             chat.tool(format_result(result, turns_left))
             searches += 1
         else:
@@ -81,5 +82,5 @@ async def run(task, model, env):
                 break
             chat.user(message)
             nudges += 1
-        reply = await ask(chat)
+        reply = await ask(model, chat)
     return reply
