@@ -1,0 +1,183 @@
+"""The rollout scheduler: continuous batching over the engine's slots, on a thread of its own.
+
+The thread makes every JAX call of serving. Callers live in an asyncio loop; they post requests to the thread's inbox
+and get their results back through their loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self
+
+from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
+from whale_jax.serving.engine import Engine
+from whale_jax.serving.inflight import InFlight, Outcome, resolve
+from whale_jax.serving.slots import Request, SlotTable
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _SetWeights:
+    params: Any
+    version: int
+    done: Future[None]
+
+
+@dataclass(frozen=True)
+class _Stop:
+    pass
+
+
+class RolloutScheduler:
+    """`Driver` with first come, first served admission.
+
+    Extends go before decodes while they fill their rows, since a decode step costs the same however many slots are
+    active; an extend with empty rows is run at most once between two decodes.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._table = SlotTable(engine)
+        self._inbox: queue.SimpleQueue[Request | _SetWeights | _Stop] = queue.SimpleQueue()
+        self._waiting: deque[Request] = deque()
+        self._in_flight = InFlight("rollout scheduler")
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is not None:
+            return
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
+        self._thread.start()
+        started.result()
+
+    def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(_Stop())
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def open(self) -> Session:
+        return Session()
+
+    async def generate(
+        self, session: Session, new_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, key: tuple[int, int]
+    ) -> Generation:
+        extensions = [tuple(new_ids)]
+        max_tokens = self._table.check(session, extensions, max_tokens, sampling)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Generation] = loop.create_future()
+
+        def deliver(outcome: Outcome) -> None:
+            self._in_flight.discard(request)
+            resolve(loop, result, outcome)
+
+        request = Request(session, extensions, max_tokens, sampling, key, deliver)
+        self._in_flight.add(request, self._inbox.put)
+        try:
+            return await result
+        except asyncio.CancelledError:
+            self._in_flight.cancel(request)
+            raise
+
+    def close(self, session: Session) -> None:
+        self._in_flight.close(session)
+
+    def set_weights(self, params: Any, version: int) -> None:
+        item = _SetWeights(params, version, Future())
+        self._in_flight.do(lambda: self._inbox.put(item))
+        item.done.result()
+
+    def stats(self) -> dict[str, int]:
+        return {**self._engine.counters, **self._table.moves, "requests_in_flight": len(self._in_flight)}
+
+    def _run(self, started: Future[None]) -> None:
+        try:
+            self._engine.warm_up()
+            self._in_flight.start()
+        except BaseException as error:  # start() raises it in the caller's thread
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        failure = DriverStopped("the rollout scheduler was stopped")
+        try:
+            self._serve()
+        except Exception as error:
+            _log.exception("the rollout scheduler failed")
+            failure = DriverStopped(f"the rollout scheduler failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+        finally:
+            self._in_flight.fail(failure)
+            self._refuse_weights(failure)
+
+    def _serve(self) -> None:
+        table, engine = self._table, self._engine
+        while self._receive():
+            self._admit()
+            while table.waiting_to_extend() >= engine.extend_rows:
+                table.extend()
+                self._admit()
+            if table.waiting_to_extend():
+                table.extend()
+            table.decode()
+
+    def _receive(self) -> bool:
+        """Takes what is in the inbox, waiting for something if there is nothing to do; False means stop."""
+        while True:
+            try:
+                item = self._inbox.get(block=not self._waiting and not any(self._table.running))
+            except queue.Empty:
+                return True
+            if isinstance(item, Request):
+                self._waiting.append(item)
+            elif isinstance(item, _SetWeights):
+                self._set_weights(item)
+            else:
+                return False
+
+    def _admit(self) -> None:
+        self._table.drop_cancelled()
+        while self._waiting:
+            request = self._waiting[0]
+            if not request.cancelled:
+                slot = self._table.choose(request.session)
+                if slot is None:
+                    return
+                self._table.attach(request, slot)
+            self._waiting.popleft()
+
+    def _set_weights(self, item: _SetWeights) -> None:
+        try:
+            if self._waiting:
+                raise ServingError(f"weights can be replaced between rollouts only: {len(self._waiting)} requests wait")
+            self._table.set_weights(item.params, item.version)
+        except (ServingError, ValueError) as error:
+            item.done.set_exception(error)
+        else:
+            item.done.set_result(None)
+
+    def _refuse_weights(self, failure: DriverStopped) -> None:
+        with_contents = True
+        while with_contents:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                with_contents = False
+            else:
+                if isinstance(item, _SetWeights):
+                    item.done.set_exception(failure)
