@@ -114,6 +114,13 @@ class EnvResult(TypedDict):
     text: str
 
 
+@dataclass(frozen=True)
+class ReplyRef:
+    """A Reply that a harness passed to an environment primitive, as the episode host sees it."""
+
+    id: int
+
+
 class EpisodeHost(Protocol):
     """What the host offers one episode. Methods may raise EpisodeEnded or CallRefused; anything else is a host fault.
 
@@ -136,7 +143,7 @@ class EpisodeHost(Protocol):
     async def extend_reply(self, chat: int, text: str, max_tokens: int | None) -> ReplyData: ...
 
     async def env(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> EnvResult:
-        """Runs a domain primitive. A Reply among the arguments arrives as `{"reply": id}` (its key is reserved)."""
+        """Runs a domain primitive. A Reply given as a whole argument arrives as a `ReplyRef`, all else as JSON values."""
         ...
 
     async def count_tokens(self, text: str) -> int: ...
