@@ -10,7 +10,7 @@ from absl import flags
 from whale_jax.config import ConfigError, RunConfig, all_settings, value_type
 
 
-def define(values: flags.FlagValues = flags.FLAGS) -> None:
+def define(values: flags.FlagValues) -> None:
     """Defines one flag per setting, under the setting's name, type, default and help."""
     for group, spec in all_settings():
         kind, _ = value_type(spec)
@@ -29,7 +29,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
             maker[kind](spec.name, spec.default, text, **options)
 
 
-def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> RunConfig:
+def parse(argv: Sequence[str], values: flags.FlagValues) -> RunConfig:
     """The checked configuration of a command line, `argv[0]` being the program.
 
     Raises:

@@ -7,6 +7,7 @@ its last commit, the same command goes on); 4 training diverged; 130 interrupted
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags as absl_flags
@@ -27,16 +28,21 @@ from whale_jax.run import InfrastructureError, Run
 from whale_jax.rundir import claim, open_config
 from whale_jax.training.step import TrainingDiverged
 
-_DRY_RUN = absl_flags.DEFINE_bool("dry_run", False, "validate everything, print the resolved settings, and stop")
 
-
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Runs one job; returns its exit status."""
-    flags.define()
+    values = absl_flags.FlagValues()
+    flags.define(values)
+    module = {"flag_values": values, "module_name": "the command"}
+    dry_run = absl_flags.DEFINE_bool("dry_run", False, "validate everything, print the settings, and stop", **module)
+    show_help = absl_flags.DEFINE_bool("help", False, "print all flags and stop", short_name="h", **module)
     try:
-        config = flags.parse(argv)
+        config = flags.parse(argv, values)
+        if show_help.value:
+            print(f"{__doc__}\n{values.get_help()}")
+            return 0
         parts = read_parts(config)
-        if _DRY_RUN.value:
+        if dry_run.value:
             print(_description(parts))
             print(flags.to_flagfile(config), end="")
             return 0

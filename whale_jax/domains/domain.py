@@ -72,6 +72,17 @@ class Domain(Protocol):
         ...
 
     @property
+    def scripted_replies(self) -> Sequence[str]:
+        """Replies of the scripted model that a candidate must get along with before it is rolled out: among them a
+        tool call, a reply without an answer, and a proper answer last."""
+        ...
+
+    @property
+    def scripted_result(self) -> str:
+        """What every tool returns in that episode."""
+        ...
+
+    @property
     def data_hash(self) -> str:
         """Hex digest of all tasks, references and retrievable data."""
         ...

@@ -37,6 +37,14 @@ DEMO_BUDGETS = Budgets(assistant_tokens=192, turns=6, tool_calls=12, wall_second
 PAPER_BUDGETS = Budgets(assistant_tokens=8_192, turns=16, tool_calls=32, wall_seconds=600.0)
 """PAPER section 5: 8,192 assistant tokens, at most 16 turns. Tool calls and seconds are open there."""
 
+SCRIPTED_REPLIES = (
+    "I need the country.\n</think>\n\n<tool_call>\n<function=search>\n<parameter=query_list>\n"
+    '["Kalo country", "Kalo"]\n</parameter>\n</function>\n</tool_call>',
+    "I do not know.\n</think>\n\nI do not know.",
+    "It is Veland.\n</think>\n\n<answer>Veland</answer>",
+)
+SCRIPTED_RESULT = '{"result": "Doc 1 (Title: Kalo)\\nKalo is a city in Veland."}'
+
 
 def count_words(text: str) -> int:
     """White-space separated words: a stand-in for tokens where no tokenizer is at hand."""
@@ -75,6 +83,16 @@ class SearchQA:
     def skill(self) -> str:
         """See `Domain.skill`."""
         return _source("skill.md")
+
+    @property
+    def scripted_replies(self) -> Sequence[str]:
+        """See `Domain.scripted_replies`."""
+        return SCRIPTED_REPLIES
+
+    @property
+    def scripted_result(self) -> str:
+        """See `Domain.scripted_result`."""
+        return SCRIPTED_RESULT
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """See `Domain.tasks`."""
