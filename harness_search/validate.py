@@ -13,8 +13,9 @@ from enum import StrEnum
 from harness_search.canonical import fingerprint
 from harness_search.contract import Budgets, EndReason, EpisodeHost, HarnessError, TaskView, check_source, read_info
 from harness_search.overfit import OverfitCheck
-from harness_search.sandbox.backends import Backend
-from harness_search.sandbox.worker import HarnessWorker, Limits
+from harness_search.sandbox.backends import Backend, SandboxUnavailable
+from harness_search.sandbox.limits import Limits
+from harness_search.sandbox.worker import HarnessWorker
 
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 FINE_ENDS = (None, EndReason.TOKEN_BUDGET, EndReason.TURN_BUDGET, EndReason.TOOL_BUDGET)
@@ -27,10 +28,6 @@ class SearchSpace(StrEnum):
     FULL = "full"
     PROMPT_ONLY = "prompt_only"
     """The text of the `*_PROMPT` constants of h0, with the same placeholders, and nothing else."""
-
-
-class ValidationInfrastructureError(Exception):
-    """The sandbox failed, not the candidate: nothing can be said about it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Validator:
             archived: fingerprint to candidate id, of every earlier candidate.
 
         Raises:
-            ValidationInfrastructureError: the sandbox, not the candidate, failed.
+            SandboxUnavailable: the sandbox failed, not the candidate; nothing can be said about it.
         """
         contract_errors = check_source(source)
         errors = list(contract_errors)
@@ -94,14 +91,12 @@ class Validator:
         except HarnessError as error:
             return [f"does not load in the sandbox: {error}"]
         scripted = self._scripted
-        try:
+        async with worker:
             outcome = await worker.run_episode(
                 episode_id="validation", task=scripted.task, budgets=scripted.budgets, seed=0, host=scripted.host()
             )
-        finally:
-            await worker.close()
         if outcome.end is EndReason.INFRASTRUCTURE:
-            raise ValidationInfrastructureError(f"the scripted episode failed in the sandbox: {outcome.error}")
+            raise SandboxUnavailable(f"the scripted episode could not be run: {outcome.error}")
         if outcome.end in FINE_ENDS:
             return []
         return [f"fails the scripted episode ({outcome.end}): {outcome.error or 'no message'}"]

@@ -26,7 +26,7 @@ from typing import Any
 THINK_END = "</think>"
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THIN_RESULT_CHARS = 80
-"""A tool result shorter than this holds no passage: nothing found, an empty query, or an error message."""
+"""A tool result shorter than this, with no document in it, says next to nothing: nothing found, or an error."""
 LONG_ANSWER_WORDS = 8
 LIST_PATTERN = re.compile(r"<parameter=[^>]*>\s*(\[.*?\])\s*</parameter>", re.DOTALL)
 DOCUMENT_PATTERN = re.compile(r"\bDoc \d+ \(Title:")
@@ -68,7 +68,7 @@ class Sign(StrEnum):
     SINGLE_DOCUMENT = "single_document"
     """No tool result holds more than one document."""
     THIN_RESULT = "thin_result"
-    """A tool result with next to no text."""
+    """A tool result with next to no text and no document in it."""
     UNUSED_RESULT = "unused_result"
     """There are tool results, and the answer occurs in none of them."""
     GROUNDED_WRONG = "grounded_wrong"
@@ -138,7 +138,7 @@ def _tool_signs(trace: Trace) -> set[Sign]:
         found.add(Sign.SINGLE_CALL)
     if all(len(DOCUMENT_PATTERN.findall(result)) <= 1 for result in results):
         found.add(Sign.SINGLE_DOCUMENT)
-    if any(len(result) < THIN_RESULT_CHARS for result in results):
+    if any(len(one) < THIN_RESULT_CHARS and not DOCUMENT_PATTERN.search(one) for one in results):
         found.add(Sign.THIN_RESULT)
     answer = trace.get("answer")
     if answer:
