@@ -1,12 +1,14 @@
 """Small, checked changes of a harness source: the tools with which a domain writes its catalogue of edits.
 
-Each function takes a source and returns the changed one, or None when the change does not apply: the name is not there, the
-change is already made, or the result would not parse. Only the text that changes is touched, so comments and layout survive.
+Each function takes a source and returns the changed one, or None when the change does not apply: the name is not there,
+the change is already made, or the result would not parse. Only the text that changes is touched: comments and layout
+survive.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import textwrap
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -17,7 +19,8 @@ def set_constant(source: str, name: str, value: str | int) -> str | None:
     node = _constant(source, name)
     if node is None or node.value == value:
         return None
-    return _checked(source, _splice(source, node, repr(value)))
+    literal = json.dumps(value, ensure_ascii=False)  # JSON spells these values as Python does, in double quotes
+    return _checked(source, _splice(source, node, literal))
 
 
 def constant(source: str, name: str) -> str | int | None:

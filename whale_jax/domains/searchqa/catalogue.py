@@ -1,9 +1,9 @@
 """Edits of SearchQA harnesses for the offline proposers.
 
-Each edit is one mechanism with one falsifiable sentence, written from knowledge of the task alone: none was chosen, worded
-or left out for a score. Of useful, useless and harmful ones there are enough of each that a search has something to find
-out. An edit changes named constants and functions of `h0.py`, so edits compose in any order and apply to every harness that
-keeps those names.
+Each edit is one mechanism with one falsifiable sentence, written from knowledge of the task alone: none was chosen,
+worded or left out for a score. There are enough of useful, useless and harmful ones that a search has something to find
+out. An edit changes named constants and functions of `h0.py`, so edits compose in any order and apply to every harness
+that keeps those names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from harness_search.proposers.edits import Edit
 from harness_search.proposers.signs import Sign
-
 from whale_jax.domains.source_edits import (
     append_text,
     constant,
@@ -163,7 +162,9 @@ _USER_EDITS = (
         "A question in lower case is easier to turn into a query.",
         "harmful",
         (Sign.THIN_RESULT, Sign.MALFORMED_CALL),
-        lambda source: replace_in_function(source, "question_text", "task.question", "task.question.lower()"),
+        lambda source: replace_in_function(
+            source, "question_text", "return task.question\n", "return task.question.lower()\n"
+        ),
     ),
 )
 _QUERY_EDITS = (

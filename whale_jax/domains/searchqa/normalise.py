@@ -1,11 +1,13 @@
 """One view of text for comparison: the same folding for index, query, names and answers.
 
 NFKC alone leaves accents; a decomposed accent and a composed one must meet (cases D114, F156), so text is decomposed by
-compatibility, combining marks are dropped, and the rest is case-folded.
+compatibility, accents are dropped, and the rest is case-folded. Marks of other scripts, which tell words apart (as in
+が, or vowel signs), stay.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Letters that Unicode does not decompose, although readers take them for the base letter; and typographic punctuation.
@@ -19,10 +21,12 @@ _MAPPED = str.maketrans(
     }
 )  # fmt: skip
 
+_ACCENTS = re.compile(r"[\u0300-\u036f]")  # the combining marks of Latin, Greek and Cyrillic
+
 
 def fold(text: str) -> str:
     """`text` without accents, case, compatibility forms and typographic punctuation, and with single spaces."""
     mapped = text.translate(_MAPPED)  # before decomposition, which would turn the acute accent into a space
     decomposed = unicodedata.normalize("NFKD", mapped)
-    bare = "".join(character for character in decomposed if not unicodedata.combining(character))
+    bare = _ACCENTS.sub("", decomposed)
     return " ".join(unicodedata.normalize("NFKC", bare.translate(_MAPPED)).casefold().split())
