@@ -69,8 +69,12 @@ def materialise(archive: Archive, *, slots: int, rollouts_left: int | None) -> W
     directory = archive.directory / "workspace"
     (directory / "candidates").mkdir(parents=True, exist_ok=True)
     durable.discard_temporaries(directory / "candidates")
+    for path in (directory / "candidates").iterdir():
+        if path.name.isdecimal() and not _shows(path, candidates.get(path.name)):
+            shutil.rmtree(path)  # left over from another archive that stood here
     for candidate in candidates.values():
-        _write_candidate(archive, candidate, directory / "candidates")
+        if not (directory / "candidates" / candidate.id).exists():
+            _write_candidate(archive, candidate, directory / "candidates")
     incumbent = history[-1].incumbent
     budget = {
         "iteration": len(history), "slots": slots, "rollouts_left": rollouts_left, "incumbent": incumbent,
@@ -90,12 +94,11 @@ def visible(trace: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def _shows(path: Path, candidate: Candidate | None) -> bool:
+    return candidate is not None and json.loads((path / "verdict.json").read_bytes())["hash"] == candidate.hash
+
+
 def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> None:
-    final = parent / candidate.id
-    if final.exists():
-        if json.loads((final / "verdict.json").read_bytes())["hash"] == candidate.hash:
-            return
-        shutil.rmtree(final)  # left over from another archive that stood here
     temporary = parent / (durable.TEMPORARY_PREFIX + candidate.id)
     (temporary / "traces").mkdir(parents=True)
     (temporary / "harness.py").write_bytes(source_bytes(candidate.source))
@@ -108,7 +111,7 @@ def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> No
         _dump(temporary / "scores.json", score.to_json())
         for index, record in enumerate(archive.traces(candidate.id)):
             _dump(temporary / "traces" / f"{index:04d}.json", visible(record.trace))
-    durable.publish(temporary, final)
+    durable.publish(temporary, parent / candidate.id)
 
 
 def _write(path: Path, value: Any) -> None:
