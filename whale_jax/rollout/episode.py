@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from harness_search.contract import Budgets, CallRefused, EndReason, EnvResult, EpisodeEnded, ReplyData
+from harness_search.contract import Budgets, CallRefused, EndReason, EnvResult, EpisodeEnded, ReplyData, ReplyRef
 from whale_jax.domains.domain import DomainEnv
 from whale_jax.qwen3_5.chat import Piece, SpecialIds
 from whale_jax.qwen3_5.config import ConfigError
@@ -21,6 +21,7 @@ from whale_jax.rollout.trace import ChatTrace, Segment, Source
 from whale_jax.serving.driver import Driver, Sampling, ServingError
 
 MAX_CHATS = 64
+_MAX_CHARS_PER_ID = 256  # no id stands for more; longer texts are refused before a tokenizer spends time on them
 _CLOSE_TAG = "</think>"
 
 
@@ -113,7 +114,10 @@ class Episode:
     async def append(
         self, chat: int, kind: Literal["user", "tool", "reply"], content: str | int, handle: int | None
     ) -> None:
-        """Adds one turn. A result passed on unedited is `tool`, a reply is `prompt`, any other text is `harness`."""
+        """Adds one turn. A result passed on unedited is `tool`, a reply is `prompt`, any other text is `harness`.
+
+        With a handle the text is the host's own record of that result, so no harness text can pass for a tool's.
+        """
         async with self._in_order:
             log = self._chat(chat)
             if kind == "reply":
@@ -121,9 +125,7 @@ class Episode:
                 ids = [token for segment in reply.segments for token in segment.ids]
                 turn, source = [*self._codec.generation_prompt(self._thinking), *ids], Source.PROMPT
             else:
-                text = self._text(content)
-                unedited = handle is not None and 0 <= handle < len(self._results) and self._results[handle] == text
-                source = Source.TOOL if unedited else Source.HARNESS
+                text, source = (self._text(content), Source.HARNESS) if handle is None else self._result(handle)
                 turn = self._codec.tool(text) if kind == "tool" else self._codec.user(text)
             self._append(log, self._codec.close_turn(log.last_ids(8)), Source.PROMPT)
             self._append(log, turn, source)
@@ -284,8 +286,8 @@ class Episode:
         return [*self._codec.encode_text(before), think_close, *self._codec.encode_text(after)]
 
     def _argument(self, value: Any) -> Any:
-        if isinstance(value, dict) and set(value) == {"reply"}:
-            reply = self._reply(value["reply"])
+        if isinstance(value, ReplyRef):
+            reply = self._reply(value.id)
             return self.answer_text((reply.chat, reply.turn)) or ""
         return value
 
@@ -300,9 +302,16 @@ class Episode:
             raise CallRefused(f"there is no reply {reply!r}")
         return self._replies[reply]
 
+    def _result(self, handle: Any) -> tuple[str, Source]:
+        if type(handle) is not int or not 0 <= handle < len(self._results):
+            raise CallRefused(f"there is no env result {handle!r}")
+        return self._results[handle], Source.TOOL
+
     def _text(self, content: Any) -> str:
         if not isinstance(content, str):
             raise CallRefused(f"the content of a turn is text, got {type(content).__name__}")
+        if len(content) > _MAX_CHARS_PER_ID * self._window:
+            raise CallRefused(f"{len(content)} characters cannot fit a window of {self._window} ids")
         return content
 
     def _check_open(self) -> None:

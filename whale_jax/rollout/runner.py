@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker, Limits
-
 from harness_search.contract import Budgets, EndReason, TaskView
 from harness_search.sandbox.backends import Backend
+from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker, Limits
 from whale_jax.domains.domain import Domain, VerifierProtocol
 from whale_jax.domains.task import Task
 from whale_jax.domains.verdict import Verdict
@@ -21,6 +21,8 @@ from whale_jax.rollout.keys import harness_seed, sampling_key
 from whale_jax.rollout.trace import Effort, Trace
 from whale_jax.rollout.workers import Lease, StartWorker, WorkerPool, settle
 from whale_jax.serving.driver import Driver, Sampling
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class RolloutRunner:
 
         Raises:
             HarnessError: the harness breaks the contract, so no episode of it can run.
+            SandboxUnavailable: its sandbox does not come up.
         """
         async with aclosing(self._run(harness_source, requests, budgets)) as finished:
             async for _, trace in finished:
@@ -185,13 +188,18 @@ class RolloutRunner:
 
         async def live() -> Trace:
             worker = await self._workers.worker(lease)
-            outcome = await worker.run_episode(
-                episode_id=f"{'/'.join(map(str, place))}/{attempt}",
-                task=TaskView(task.id, task.inputs),
-                budgets=budgets,
-                seed=harness_seed(seed, *place),
-                host=episode,
-            )
+            name = f"{'/'.join(map(str, place))}/{attempt}"
+            try:
+                outcome = await worker.run_episode(
+                    episode_id=name,
+                    task=TaskView(task.id, task.inputs),
+                    budgets=budgets,
+                    seed=harness_seed(seed, *place),
+                    host=episode,
+                )
+            except Exception as fault:  # the host's own: this episode is lost, its neighbours go on, the log says more
+                _log.exception("episode %s: a fault of the host", name)
+                outcome = EpisodeOutcome(EndReason.INFRASTRUCTURE, None, f"{type(fault).__name__}: {fault}", 0.0)
             return await self._judged(request, episode, outcome)
 
         life = asyncio.create_task(live())
@@ -236,7 +244,11 @@ class RolloutRunner:
         """The verdict, asked again while it is unscored. In a thread: a verifier may compute, or ask a judge."""
         verdict = _unscored("not verified")
         for _ in range(self._limits.attempts):
-            verdict = await asyncio.to_thread(self._domain.verify, task, text, protocol=self._protocol)
+            try:
+                verdict = await asyncio.to_thread(self._domain.verify, task, text, protocol=self._protocol)
+            except Exception as fault:  # missing data, never a 0
+                _log.exception("task %s: the verifier failed", task.id)
+                verdict = _unscored(f"the verifier failed: {type(fault).__name__}: {fault}")
             if verdict.scored:
                 break
         return verdict

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness_search.sandbox.worker import EpisodeOutcome
-
 from harness_search.contract import Budgets, EpisodeHost, TaskView
+from harness_search.sandbox.worker import EpisodeOutcome
 
 
 class Worker(Protocol):
@@ -54,7 +53,7 @@ StartWorker = Callable[[str], Awaitable[Worker]]
 
 @dataclass
 class Lease:
-    """The use of one harness's worker, which may be replaced while it is leased."""
+    """The use of one harness's worker."""
 
     source: str
     users: int = 0
@@ -96,12 +95,6 @@ class WorkerPool:
             if lease.worker is None:
                 lease.worker = await self._start(lease.source)
             return lease.worker
-
-    async def discard(self, lease: Lease, worker: Worker) -> None:
-        """Takes a broken worker out of use; one that was replaced already is left alone."""
-        if lease.worker is worker:
-            lease.worker = None
-            await settle(worker.close(), self._grace_seconds)
 
     async def close(self) -> None:
         """Ends every worker that nobody uses."""
