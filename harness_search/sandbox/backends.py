@@ -1,9 +1,10 @@
 """Ways to lock a process in, from the strongest this machine has to none at all.
 
-Every backend but `none` ends in the same cage, which the process closes around itself before it takes a command: another
-user (when started as root), no capabilities, no_new_privs, Landlock where the kernel has it, a seccomp allow list without
-open, exec, socket or clone-for-children, and resource limits. Bubblewrap puts namespaces around that: an almost empty,
-read-only file system, and process, network, IPC and host-name namespaces of its own.
+Every backend but `none` ends in the same cage, which the process closes around itself before it takes a command:
+another user (when started as root), no capabilities, no_new_privs, Landlock where the kernel has it, a seccomp allow
+list without open, exec or socket (and for an episode's child without clone), and resource limits. Bubblewrap puts
+namespaces around that: an almost empty, read-only file system, and process, network, IPC and host-name namespaces of
+its own.
 
 The drop to another user happens inside, after the interpreter has loaded (`os.setresuid`), because an interpreter under
 /root could not be read by the new user. It is real all the same: no user namespace stands between, and the host checks

@@ -76,32 +76,7 @@ class ForkServer:
             "server_limits": limits.of_server(),
             "child_limits": limits.of_child(),
         }
-        boot = Path(__file__).with_name("guest").joinpath("boot.py").read_text("utf-8")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        ours.setblocking(False)
-        job_fd, stderr_fd = os.memfd_create("job"), os.memfd_create("stderr")
-        try:
-            with open(job_fd, "wb", closefd=False) as file:
-                file.write(json.dumps(job).encode())
-            os.lseek(job_fd, 0, os.SEEK_SET)
-            process = subprocess.Popen(
-                backend.command(["-c", boot, str(theirs.fileno()), str(job_fd)]),
-                env=backend.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr_fd,
-                pass_fds=(theirs.fileno(), job_fd),
-                cwd="/",
-            )
-        except BaseException:
-            ours.close()
-            os.close(stderr_fd)
-            raise
-        finally:
-            os.close(job_fd)
-            theirs.close()
-        server = cls(process, ours, stderr_fd)
+        server = cls(*_launch(backend, job))
         try:
             ready, uid = await asyncio.wait_for(asyncio.shield(server._ready), limits.start_seconds)
             if "error" in ready:
@@ -212,6 +187,36 @@ class ForkServer:
             if not child.exited.done():
                 child.exited.set_result(Exit(None, 0.0, detail))
         self._children.clear()
+
+
+def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[bytes]", socket.socket, int]:
+    """Starts the process; returns it with the host's end of the control socket and what its stderr is written to."""
+    boot = Path(__file__).with_name("guest").joinpath("boot.py").read_text("utf-8")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.setblocking(False)
+    job_fd, stderr_fd = os.memfd_create("job"), os.memfd_create("stderr")
+    try:
+        with open(job_fd, "wb", closefd=False) as file:
+            file.write(json.dumps(job).encode())
+        os.lseek(job_fd, 0, os.SEEK_SET)
+        process = subprocess.Popen(
+            backend.command(["-c", boot, str(theirs.fileno()), str(job_fd)]),
+            env=backend.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr_fd,
+            pass_fds=(theirs.fileno(), job_fd),
+            cwd="/",
+        )
+    except BaseException:
+        ours.close()
+        os.close(stderr_fd)
+        raise
+    finally:
+        os.close(job_fd)
+        theirs.close()
+    return process, ours, stderr_fd
 
 
 def _source_of(module: str) -> str:

@@ -35,3 +35,6 @@ class Limits:
 
     def of_server(self) -> dict[str, int]:
         return {"CORE": 0, "FSIZE": 0, "NOFILE": 256}
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,4 +1,4 @@
-"""Host side of one episode's protocol: turns the child's messages into calls on the episode host, checking every one."""
+"""Host side of one episode's protocol: checks the child's messages and turns them into calls on the episode host."""
 
 import asyncio
 import logging
@@ -132,7 +132,7 @@ class Session:
 
     async def _take(self, message: dict[str, Any]) -> None:
         number, operations, call = message.get("id"), message.get("ops"), message["call"]
-        if not _is_int(number) or number in self._calls or not isinstance(operations, list):
+        if not isinstance(number, int) or number in self._calls or not isinstance(operations, list):
             raise ProtocolBreach("a call without a fresh number")
         if len(self._calls) >= MAX_CALLS_IN_FLIGHT:
             raise ProtocolBreach(f"more than {MAX_CALLS_IN_FLIGHT} calls at once")

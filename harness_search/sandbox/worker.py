@@ -25,7 +25,7 @@ from harness_search.contract import (
 )
 from harness_search.sandbox.backends import Backend, SandboxUnavailable
 from harness_search.sandbox.forkserver import Child, Exit, ForkServer
-from harness_search.sandbox.limits import Limits
+from harness_search.sandbox.limits import DEFAULT_LIMITS, Limits
 from harness_search.sandbox.session import ChildNotReady, ChildSilent, Closing, Session
 
 _MAX_RESTARTS = 8
@@ -58,7 +58,7 @@ class HarnessWorker:
         self._closed = False
 
     @classmethod
-    async def start(cls, source: str, *, backend: Backend, limits: Limits = Limits()) -> "HarnessWorker":
+    async def start(cls, source: str, *, backend: Backend, limits: Limits = DEFAULT_LIMITS) -> "HarnessWorker":
         """Checks the harness, starts its sandbox, and loads it there once.
 
         Raises:

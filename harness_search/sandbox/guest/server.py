@@ -1,7 +1,8 @@
 """The fork server: one warm process per harness. It locks itself in, then forks a child per command.
 
-It compiles the harness and never runs it. Commands arrive as packets of nine bytes: b"F" + id with the descriptor of the
-episode's channel, or b"K" + id to kill. It answers with JSON packets: one {"ready"} object, then {"exit"} per child.
+It compiles the harness and never runs it. Commands arrive as packets of nine bytes: b"F" + id with the descriptor of
+the episode's channel, or b"K" + id to kill. It answers with JSON packets: one {"ready"} object, then an {"exit"} object
+per child.
 """
 
 import contextlib
