@@ -28,7 +28,6 @@ CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THIN_RESULT_CHARS = 80
 """A tool result shorter than this, with no document in it, says next to nothing: nothing found, or an error."""
 LONG_ANSWER_WORDS = 8
-LIST_PATTERN = re.compile(r"<parameter=[^>]*>\s*(\[.*?\])\s*</parameter>", re.DOTALL)
 DOCUMENT_PATTERN = re.compile(r"\bDoc \d+ \(Title:")
 
 Trace = Mapping[str, Any]
@@ -129,7 +128,7 @@ def _tool_signs(trace: Trace) -> set[Sign]:
     calls = [call for reply in _replies(trace) for call in _calls(reply)]
     if len(set(calls)) < len(calls):
         found.add(Sign.REPEATED_CALL)
-    if any(_list_length(match) > 1 for call in calls for match in LIST_PATTERN.findall(call)):
+    if any(_list_length(value) > 1 for call in calls for value in _values(call)):
         found.add(Sign.SEVERAL_QUERIES)
     results = _tool_results(trace)
     if not results:
@@ -172,6 +171,12 @@ def _calls(reply: str) -> list[str]:
     """The complete tool calls of a reply, white space folded."""
     parts = reply.split(CALL_START)[1:]
     return [_folded(part.partition(CALL_END)[0]) for part in parts if CALL_END in part]
+
+
+def _values(call: str) -> list[str]:
+    """The parameter values of a call, as text."""
+    parts = call.split("<parameter=")[1:]
+    return [part.partition(">")[2].partition("</parameter>")[0] for part in parts]
 
 
 def _list_length(text: str) -> int:
