@@ -105,6 +105,7 @@ class Run:
         self.phases: list[Span] = []
         self.training_curve: list[tuple[int, float]] = []
         self.worked_in_phase = False
+        progress.work_total = self._expected_work()
         self._serving_step: int | None = None
         self._phase: tuple[str, int] | None = None
 
@@ -139,6 +140,22 @@ class Run:
         """Whether an evaluation inside a weight phase follows training step `step`."""
         every = self.config.evaluation.eval_every
         return every > 0 and step % every == 0
+
+    def _expected_work(self) -> int:
+        """Rollouts of the whole run, evaluations included, as far as they can be foreseen."""
+        rollout, evaluation, schedule = self.config.rollout, self.config.evaluation, self.schedule
+        cycles, iterations = schedule.guess()
+        work = schedule.total_steps * rollout.prompts_per_step * rollout.samples_per_prompt
+        if schedule.has_search_phase:
+            work += cycles * (1 + iterations * self.config.search.candidates) * len(self.harness_tasks)
+        if self.config.run.max_rollouts:
+            work = min(work, self.config.run.max_rollouts)
+        milestones = 1 + cycles * (schedule.has_weight_phase + schedule.has_search_phase)
+        if evaluation.eval_every:
+            milestones += schedule.total_steps // evaluation.eval_every
+        tests = milestones if evaluation.test_schedule == "always" else 2
+        work += milestones * len(self.splits[Split.VALIDATION]) * evaluation.validation_samples
+        return work + tests * len(self.splits[Split.TEST]) * evaluation.test_samples
 
     # Rollouts ---------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ class Schedule(Protocol):
         """Whether the search phase ends after its latest iteration (0 included)."""
         ...
 
+    def guess(self) -> tuple[int, int]:
+        """Cycles, and iterations per search phase, to expect: for the time left that is shown, and nothing else."""
+        ...
+
 
 def steps_of(epochs: float, num_tasks: int, prompts_per_step: int) -> int:
     """Training steps of so many epochs, rounded to the nearest (0.2 epoch of 18,946 tasks at 256 per step is 15)."""
@@ -110,6 +114,9 @@ class Fixed:
         iteration = len(signals.best_scores) - 1
         stop = iteration >= self.phase_iterations
         return Decision(stop, "phase length reached" if stop else "", {"iteration": iteration})
+
+    def guess(self) -> tuple[int, int]:
+        return max(1, math.ceil(self.total_steps / max(1, self.phase_steps))), self.phase_iterations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +164,10 @@ class Adaptive:
         if iteration >= self.min_iterations and iteration - best_iteration >= self.patience_iterations:
             return Decision(True, "no better archive score within patience", figures)
         return Decision(False, "", figures)
+
+    def guess(self) -> tuple[int, int]:
+        # The paper's phases lasted a little over the shortest possible: 0.24 to 0.29 epoch at a patience of 0.2, median
+        # I = 7. return math.ceil(self.total_steps / (1.3 * self.burn_in + 1)), min(self.min_iterations + 1, self.max_iterations)
 
 
 def make_schedule(settings: ScheduleSettings, *, num_tasks: int, prompts_per_step: int) -> Schedule:

@@ -1,0 +1,125 @@
+"""The whole loop, small: it ends, repeats itself to the bit, survives kills, and refuses what it must."""
+
+import json
+import random
+import subprocess
+import time
+
+import pytest
+
+from tests.whale_jax.demo_run import command, complete, environment, outcome
+from whale_jax.journal import Journal
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, cache):
+    """An uninterrupted run: its directory, its outcome and how long it took."""
+    run_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    complete(tmp_path_factory.mktemp("runs") / "warm", cache, "--stop_after=weight_phase")
+    started = time.monotonic()
+    done = complete(run_dir, cache)
+    return run_dir, outcome(run_dir), time.monotonic() - started, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_leaves_what_it_promises(finished):
+    run_dir, _, _, printed = finished
+    kinds = [entry["kind"] for entry in Journal(run_dir / "journal").entries]
+    cycle = ["weight", "weight", "evaluation", "search", "search", "evaluation"]
+    second = ["weight", "evaluation", "search", "search", "evaluation"]
+    assert kinds[: 1 + len(cycle) + len(second)] == ["evaluation", *cycle, *second]
+    assert set(kinds[1 + len(cycle) + len(second) :]) == {"evaluation"}
+    summary = json.loads((run_dir / "summary.json").read_text())
+    for pair in ("initial", "returned"):
+        for split in ("validation", "test"):
+            assert summary[pair][split].keys() == {"mean_at_k", "k", "tasks", "ci95"}
+    assert summary["paired_difference"].keys() == {"mean", "ci95"}
+    assert summary["cycles"] == 2
+    assert summary["rollouts"] == 5 * 8 + 2 * 3 * 4
+    best = max(summary["milestones"], key=lambda milestone: milestone["validation"]["mean_at_k"])
+    assert summary["returned"]["validation"] == best["validation"]
+    assert (run_dir / "export/checkpoint/model.safetensors").is_file()
+    assert (run_dir / "export/harness.py").is_file()
+    assert (run_dir / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in metrics} == {"weight", "search", "evaluation_validation", "evaluation_test"}
+    assert list((run_dir / "tensorboard").iterdir())
+    assert "returned pair minus initial pair on test" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_same_seed_twice_is_the_same_run(finished, cache, tmp_path):
+    _, expected, _, _ = finished
+    complete(tmp_path / "again", cache, "--seed=0")
+    assert outcome(tmp_path / "again") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_neither_the_driver_nor_the_load_shows_in_a_run(finished, cache, tmp_path):
+    _, expected, _, _ = finished
+    complete(tmp_path / "jetstream", cache, "--rollout_driver=jetstream", "--concurrency=5")
+    assert outcome(tmp_path / "jetstream") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_ten_kills_change_nothing(finished, cache, tmp_path):
+    """SIGKILL at ten random moments; the same command goes on, and the end is that of an uninterrupted run."""
+    _, expected, seconds, _ = finished
+    moments = random.Random(20)
+    kills, runs, entries_at_kill = 0, 0, set()
+    while kills < 10:
+        run_dir = tmp_path / f"run{runs}"
+        runs += 1
+        while kills < 10 and not (run_dir / "summary.json").exists():
+            with subprocess.Popen(
+                command(run_dir), env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process:
+                try:
+                    printed, _ = process.communicate(timeout=moments.uniform(0.1, 1.0) * seconds)
+                    assert process.returncode == 0, printed
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    kills += 1
+                    entries_at_kill.add(len(list((run_dir / "journal").glob("[0-9]*.json"))))
+        complete(run_dir, cache)
+        assert outcome(run_dir) == expected
+    assert len(entries_at_kill) > 2, "the kills all fell into the same part of the run"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_finished_run_is_left_as_it_is_and_a_changed_flag_is_refused(finished, cache):
+    run_dir, expected, _, _ = finished
+    complete(run_dir, cache, "--slots=4")
+    assert outcome(run_dir) == expected
+    changed = subprocess.run(
+        command(run_dir, "--learning_rate=0.5", "--candidates=3"),
+        env=environment(cache), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert changed.returncode == 2
+    assert "--learning_rate was" in changed.stderr
+    assert "is 0.5" in changed.stderr
+    assert "--candidates was 2, is 3" in changed.stderr
+    assert outcome(run_dir) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_stopping_at_phase_ends_gives_the_same_run(finished, cache, tmp_path):
+    _, expected, _, _ = finished
+    run_dir = tmp_path / "run"
+    ends = []
+    for _ in range(3):
+        complete(run_dir, cache, "--stop_after=weight_phase")
+        ends.append(len(Journal(run_dir / "journal").entries))
+    assert ends[0] == 4  # the initial evaluation, two commits and the evaluation after the phase
+    assert outcome(run_dir) == expected
