@@ -108,6 +108,7 @@ def test_hostile_text_takes_linear_time() -> None:
     assert Sign.MALFORMED_CALL in signs(trace(reply(0, text)))
     text = CALL.format("a") * 5_000 + "<parameter=a>[" * 40_000
     assert Sign.REPEATED_CALL in signs(trace(reply(0, text)))
+    assert Sign.UNRUN_CALL in signs(trace(reply(0, f"<tool_call>{'<parameter=a>[' * 40_000}</tool_call>")))
 
 
 def test_shares_are_over_the_failed_traces() -> None:
@@ -203,12 +204,12 @@ def test_a_session_fills_its_slots_on_different_axes_and_is_a_function_of_the_se
 
 
 def first_edits(maker: Maker, workspace: Workspace, catalogue: Sequence[Edit] = CATALOGUE) -> Counter[str]:
-    return Counter(session(maker, catalogue, workspace, seed, slots=1)[0].edits[0] for seed in range(400))
+    return Counter(session(maker, catalogue, workspace, seed, slots=1)[0].edits[0] for seed in range(200))
 
 
 def test_offline_prefers_what_the_failures_show_and_rules_nothing_out(tmp_path: Path) -> None:
     drawn = first_edits(OfflineProposer, Grown(tmp_path).workspace())
-    assert drawn["A"] > 300
+    assert drawn["A"] > 150
     assert all(drawn[name] > 0 for name in "BCD")
 
 
@@ -220,7 +221,7 @@ def test_offline_weighs_by_how_often_a_sign_is_seen(tmp_path: Path) -> None:
 
 def test_random_edit_looks_at_no_trace(tmp_path: Path) -> None:
     drawn = first_edits(RandomEditProposer, Grown(tmp_path).workspace())
-    assert all(60 < drawn[name] < 140 for name in "ABCD")
+    assert all(30 < drawn[name] < 70 for name in "ABCD")
 
 
 @both
@@ -236,10 +237,10 @@ def test_edits_compose_onto_the_incumbent_and_sometimes_onto_others(tmp_path: Pa
     grown = Grown(tmp_path)
     grown.add("H0 = 1\nA = 1\n", parent="000", edits=("A",))
     workspace = grown.workspace()
-    items = [session(maker, CATALOGUE, workspace, seed, slots=1)[0] for seed in range(300)]
+    items = [session(maker, CATALOGUE, workspace, seed, slots=1)[0] for seed in range(150)]
     parents = Counter(item.parent for item in items)
-    assert parents["001"] > 200
-    assert parents["000"] > 20
+    assert parents["001"] > 100
+    assert parents["000"] > 10
     assert all(item.source.startswith(workspace.candidates[item.parent].source) for item in items)
 
 
