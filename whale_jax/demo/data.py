@@ -62,6 +62,11 @@ def exercise_share(progress: float) -> float:
     return max(0.08, 0.75 - 4.0 * progress)
 
 
+def silent_share(progress: float) -> float:
+    """Share of conversations without the announcement of the tool: high while the model learns the rest."""
+    return 0.55 if progress < 0.55 else 0.1
+
+
 class TextStream:
     """Endless encoded texts; `progress` decides the mixture and is set by whoever consumes them."""
 
@@ -79,7 +84,8 @@ class TextStream:
         if self._rng.random() < exercise_share(progress):
             spans = exercise(self._rng, self._world)
         else:
-            spans = chat_episode(self._rng, self._world, self._template)
+            announce = self._rng.random() >= silent_share(progress)
+            spans = chat_episode(self._rng, self._world, self._template, announce=announce)
         return encode(self._tokenizer, spans, self._limit)
 
 

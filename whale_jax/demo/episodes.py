@@ -61,11 +61,10 @@ class _Episode:
 
     # What each side writes.
 
-    def open(self, template: ChatTemplate, system: str | None, user: str) -> None:
+    def open(self, template: ChatTemplate, system: str | None, user: str, *, announce: bool) -> None:
         messages = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": user}]
-        rendered = template.render(
-            messages, tools=[prompts.search_tool(self.rng)], thinking=self.thinking, generation_prompt=True
-        )
+        tools = [prompts.search_tool(self.rng)] if announce else []
+        rendered = template.render(messages, tools=tools, thinking=self.thinking, generation_prompt=True)
         self.spans.append(Span("".join(span.text for span in rendered), PROMPT_WEIGHT))
 
     def say(self, thought: str, rest: str) -> None:
@@ -218,11 +217,16 @@ class _Episode:
         return self.searches(hop, last_turn=last_turn)
 
 
-def chat_episode(rng: random.Random, world: MadeUpWorld, template: ChatTemplate) -> list[Span]:
-    """One conversation about one question of `world`, from its head to where it ends or is cut."""
+def chat_episode(
+    rng: random.Random, world: MadeUpWorld, template: ChatTemplate, *, announce: bool = True
+) -> list[Span]:
+    """One conversation about one question of `world`, from its head to where it ends or is cut.
+
+    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little.
+    """
     episode = _Episode(rng, world, rng.choice(world.questions), thinking=rng.random() > 0.03)
     system = prompts.system_prompt(rng, episode.told)
-    episode.open(template, system, prompts.user_prompt(rng, episode.told, episode.spec.question))
+    episode.open(template, system, prompts.user_prompt(rng, episode.told, episode.spec.question), announce=announce)
     turns = rng.choices((2, 3, 4, 6), (30, 20, 25, 25))[0]
     for turn in range(turns):
         if not episode.acts(turn, last_turn=turn >= turns - 2):

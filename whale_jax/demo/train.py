@@ -1,0 +1,142 @@
+"""Pre-trains the demo model on generated text: `python -m whale_jax.demo.train --out=DIR`.
+
+The token budget, not the clock, ends the training, so the same seed gives the same weights on the same machine. Every few minutes
+the parameters so far are written to `DIR/params.npz`, whole or not at all.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+DEVICES = 2
+"""Host devices, one core each: XLA runs the bodies of scans on a single thread, so two halves of a batch go side by side."""
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+
+import jax  # noqa: E402  (the flags above must be set first)
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from jax.sharding import Mesh, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+
+from whale_jax.demo.architecture import model_config  # noqa: E402
+from whale_jax.demo.data import PackedBatch, TextStream, batches, prefetched  # noqa: E402
+from whale_jax.demo.tokenizer import CHECKPOINT_DIR  # noqa: E402
+from whale_jax.qwen3_5.model import Params, forward, init_params  # noqa: E402
+from whale_jax.qwen3_5.template import ChatTemplate  # noqa: E402
+from whale_jax.training.loss import sum_nll  # noqa: E402
+
+ROWS, ROW_LEN = 8, 640
+LOSS_CHUNK = 1024
+PEAK_RATE, WARM_UP_STEPS = 4e-3, 60
+SAVE_SECONDS, LOG_STEPS = 150, 10
+
+
+def make_optimizer(steps: int) -> optax.GradientTransformation:
+    """AdamW with warm-up and cosine decay to a fiftieth; norms and gates (one-dimensional) are not decayed."""
+    rate = optax.warmup_cosine_decay_schedule(0.0, PEAK_RATE, WARM_UP_STEPS, steps, PEAK_RATE / 50)
+
+    def is_matrix(params: Params) -> Params:
+        return jax.tree.map_with_path(lambda path, leaf: leaf.shape[-1] >= 64 and "norm" not in str(path[-1]), params)
+
+    adamw = optax.adamw(rate, b1=0.9, b2=0.97, weight_decay=0.05, mask=is_matrix)
+    return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+
+
+def make_step(optimizer: optax.GradientTransformation, mesh: Mesh):
+    """A jitted (params, optimizer state, batch arrays) → (params, optimizer state, mean loss, share of right arg-maxes)."""
+    config = model_config()
+
+    def loss(params, tokens, segments, targets, weights):
+        hidden = forward(config, params, tokens, segments, remat=False)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        sums = sum_nll(flat, params["embed"], targets.reshape(-1), weights.reshape(-1), chunk=LOSS_CHUNK)
+        return sums.nll, sums
+
+    def shard(params, *arrays):
+        (_, sums), gradients = jax.value_and_grad(loss, has_aux=True)(params, *arrays)
+        return jax.lax.psum((sums, gradients), "data")
+
+    batch = P("data")
+    both = jax.shard_map(shard, mesh=mesh, in_specs=(P(), *[batch] * 4), out_specs=P(), check_vma=False)
+
+    def step(params, opt_state, *arrays):
+        sums, gradients = both(params, *arrays)
+        gradients = jax.tree.map(lambda g: g / jnp.maximum(sums.weight, 1.0), gradients)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, sums.nll / sums.weight, sums.correct / sums.weight
+
+    return jax.jit(step, donate_argnums=(0, 1))
+
+
+def save_params(params: Params, file: Path) -> None:
+    """Writes the parameters under a temporary name, then renames."""
+    flat = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
+    temporary = file.with_suffix(".tmp.npz")
+    np.savez(temporary, **flat)
+    temporary.replace(file)
+
+
+def load_params(file: Path) -> Params:
+    """What `save_params` wrote."""
+    like = init_params(model_config(), jax.random.key(0))
+    with np.load(file) as stored:
+        return jax.tree.map_with_path(lambda path, _: jnp.asarray(stored[jax.tree_util.keystr(path)]), like)
+
+
+def train(out: Path, *, tokens: int, seed: int) -> Params:
+    """Trains for `tokens` positions (padding included) and returns the parameters."""
+    out.mkdir(parents=True, exist_ok=True)
+    steps = max(tokens // (ROWS * ROW_LEN), WARM_UP_STEPS + 1)
+    mesh = Mesh(np.array(jax.devices()[:DEVICES]), ("data",))
+    whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT_DIR / "tokenizer.json"))
+    stream = TextStream(tokenizer, ChatTemplate.from_dir(CHECKPOINT_DIR), seed, ROW_LEN)
+    optimizer = make_optimizer(steps)
+    params = jax.device_put(init_params(model_config(), jax.random.key(seed)), whole)
+    opt_state = jax.device_put(optimizer.init(params), whole)
+    step = make_step(optimizer, mesh)
+    start = saved = time.monotonic()
+    recent: list[tuple[jax.Array, jax.Array]] = []
+    with (out / "log.jsonl").open("w") as log:
+        for number, batch in enumerate(prefetched(batches(stream, rows=ROWS, row_len=ROW_LEN, steps=steps)), 1):
+            arrays = jax.device_put(_fields(batch), split)
+            params, opt_state, loss, right = step(params, opt_state, *arrays)
+            recent.append((loss, right))
+            if number % LOG_STEPS == 0 or number == steps:
+                losses, rights = (np.mean([float(value) for value in column]) for column in zip(*recent, strict=True))
+                recent = []
+                seconds = time.monotonic() - start
+                line = {"step": number, "of": steps, "loss": round(losses, 4), "right": round(rights, 4)}
+                line |= {"seconds": round(seconds), "tokens_per_second": round(number * ROWS * ROW_LEN / seconds)}
+                print(json.dumps(line), flush=True)
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+            if time.monotonic() - saved > SAVE_SECONDS or number == steps:
+                save_params(params, out / "params.npz")
+                saved = time.monotonic()
+    return params
+
+
+def _fields(batch: PackedBatch) -> tuple[np.ndarray, ...]:
+    return batch.tokens_RxT, batch.segment_ids_RxT, batch.targets_RxT, batch.weights_RxT
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="directory for the log and the parameters")
+    parser.add_argument("--tokens", type=int, default=8_000_000, help="training positions, padding included")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    train(arguments.out, tokens=arguments.tokens, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    main()
