@@ -165,13 +165,17 @@ def chunked_delta_rule(
     # Masked before exp: above the diagonal the difference is positive and could overflow.
     decay = jnp.exp(jnp.where(together, total[..., :, None] - total[..., None, :], -jnp.inf))
     kk, qk = (
-        jnp.repeat(_einsum("nbhik,nbhjk->nbhij", t, k), repeats, axis=2) if repeats > 1 else _einsum("nbhik,nbhjk->nbhij", t, k)
+        jnp.repeat(_einsum("nbhik,nbhjk->nbhij", t, k), repeats, axis=2)
+        if repeats > 1
+        else _einsum("nbhik,nbhjk->nbhij", t, k)
         for t in (k, q)
     )
     if repeats > 1:
         q, k = (jnp.repeat(t, repeats, axis=2) for t in (q, k))
     system = jnp.where(strictly_lower, kk * decay * beta[..., None], 0.0)
-    from_start = jnp.where(segment == 0, jnp.exp(total), 0.0)[..., None]  # how much of the incoming state a position sees
+    from_start = jnp.where(segment == 0, jnp.exp(total), 0.0)[
+        ..., None
+    ]  # how much of the incoming state a position sees
     to_end = jnp.where(segment == segment[..., -1:], jnp.exp(total[..., -1:] - total), 0.0)[..., None]
     solved = solve_unit_lower(system, jnp.concatenate([v, k * from_start], axis=-1) * beta[..., None])
     u_v, u_k = jnp.split(solved, [v.shape[-1]], axis=-1)
