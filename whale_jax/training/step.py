@@ -112,6 +112,7 @@ class TrainStep:
         self._remat = remat
         self._compute_dtype = compute_dtype
         self._traced = 0
+        self._init = jax.jit(optimizer.init)
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
         self._measure = jax.jit(self._trace_measure)
@@ -125,7 +126,7 @@ class TrainStep:
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-        return TrainState(params, jax.jit(self._optimizer.init)(params), jnp.zeros((), jnp.int32))
+        return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         """One optimizer step on the micro-batches of one mini-batch.
