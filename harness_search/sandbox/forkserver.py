@@ -21,8 +21,8 @@ _SHIPPED = (
     "harness_search",
     "harness_search.contract",
     "harness_search.sandbox",
-    *(f"harness_search.sandbox.guest{name}" for name in ("", ".filters", ".kernel", ".channel", ".api", ".child")),
-    "harness_search.sandbox.guest.server",
+    *(f"harness_search.sandbox.guest{name}" for name in ("", ".filters", ".kernel", ".channel", ".api", ".loading")),
+    *("harness_search.sandbox.guest.child", "harness_search.sandbox.guest.server"),
 )
 _CLOSE_SECONDS = 2.0
 

@@ -7,36 +7,22 @@ per child.
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import select
 import signal
 import socket
 import struct
-import sys
 from typing import Any
 
-from harness_search.contract import ALLOWED_MODULES
 from harness_search.sandbox.guest import child, filters, kernel
-
-_ALSO_LOADED = (
-    *("_strptime", "collections.abc", "html.entities", "html.parser", "concurrent.futures.thread", "linecache"),
-    *("encodings.ascii", "encodings.latin_1", "encodings.utf_8", "encodings.utf_16", "encodings.utf_32"),
-    *("encodings.cp1252", "encodings.idna", "encodings.punycode", "encodings.unicode_escape", "tracemalloc"),
-)
-"""Modules the standard library imports late; nothing can be imported any more once the process is locked in."""
+from harness_search.sandbox.guest.loading import Loader, import_allowed
 
 
 def serve(control_fd: int, job: dict[str, Any]) -> None:
     """Runs until the control socket closes. `job`: source, cage (see `backends.Cage`), server_limits, child_limits."""
     control = socket.socket(fileno=control_fd)
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio does without; less native code in reach
-    for name in sorted(ALLOWED_MODULES):
-        importlib.import_module(name)
-    for name in _ALSO_LOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    import_allowed()
     wake, wake_write = socket.socketpair()
     for side in (wake, wake_write):
         side.setblocking(False)
@@ -48,12 +34,14 @@ def serve(control_fd: int, job: dict[str, Any]) -> None:
         control.send(json.dumps({"ready": False, "fault": f"cannot lock itself in: {error}"}).encode())
         return
     try:
-        code = compile(job["source"], "harness.py", "exec", dont_inherit=True)
+        loader = Loader(job["source"])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         control.send(json.dumps({"ready": False, "error": f"cannot be compiled: {error}"}).encode())
         return
+    child.rehearse()
+    loader.close_imports()
     control.send(json.dumps({"ready": True, "enforced": enforced}).encode())
-    setup = child.Setup(code, job["source"], job["child_limits"], child_filter)
+    setup = child.Setup(loader, job["child_limits"], child_filter)
     _Server(control, (wake, wake_write), setup).run()
 
 
