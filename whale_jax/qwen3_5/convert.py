@@ -155,7 +155,8 @@ def _write_file(source: SafetensorsFile, target: Path, params: Params, slots: di
                 slot = slots[name]
                 ours = np.asarray(_get(params, slot.path)[slot.index])
                 # Contiguous, because a transposed view would be written in its old order.
-                data = memoryview(np.ascontiguousarray(slot.transform.out(ours).astype(entry.dtype))).cast("B")
+                theirs = np.ascontiguousarray(slot.transform.out(ours).astype(entry.dtype))
+                data = theirs.reshape(-1).view(np.uint8).data
             else:
                 data = source.raw(name)
             digest.update(data)
