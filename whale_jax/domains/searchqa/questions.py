@@ -124,7 +124,10 @@ def _country_answer(country: Country, kind: QuestionKind) -> tuple[str, tuple[st
 
 
 def questions(world: World) -> list[QuestionSpec]:
-    """One question for each city (its kind picked by hash) and three for each country, in the world's order."""
+    """One question for each city (its kind picked by hash) and three for each country, in the world's order.
+
+    A question that holds its own answer (the capital of Guinea-Bissau) is left out.
+    """
     result = []
     for country in world.countries:
         for kind in _COUNTRY_KINDS:
@@ -135,7 +138,7 @@ def questions(world: World) -> list[QuestionSpec]:
         kind = chosen(_CITY_KINDS, city.id, "kind")
         answer, gold = _city_answer(city, country, kind)
         result.append(_spec(kind, city, city.name, country.id, answer, gold))
-    return result
+    return [spec for spec in result if not any(answer in spec.question for answer in spec.answers)]
 
 
 def _spec(
