@@ -42,7 +42,7 @@ class RolloutLimits:
 
     Attributes:
         window: ids that one chat may hold; the engine's `max_len`.
-        attempts: tries of an episode, and of a verification, that infrastructure breaks.
+        attempts: tries of what infrastructure breaks: an episode, a verification, the start of a sandbox.
         grace_seconds: added to an episode's wall clock before the host gives it up; then again for its teardown.
         idle_workers: warm workers of harnesses that are not in use.
         sandbox: bounds of the harness's processes.
@@ -102,7 +102,9 @@ class RolloutRunner:
         self._protocol: VerifierProtocol = protocol
         self._free = asyncio.Semaphore(concurrency)
         start = start_worker or partial(HarnessWorker.start, backend=backend, limits=limits.sandbox)
-        self._workers = WorkerPool(start, idle=limits.idle_workers, grace_seconds=limits.grace_seconds)
+        self._workers = WorkerPool(
+            start, idle=limits.idle_workers, attempts=limits.attempts, grace_seconds=limits.grace_seconds
+        )
 
     async def run(
         self, harness_source: str, requests: Sequence[EpisodeRequest], *, budgets: Budgets | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness_search.contract import Budgets, EpisodeHost, TaskView
+from harness_search.sandbox.backends import SandboxUnavailable
 from harness_search.sandbox.worker import EpisodeOutcome
 
 
@@ -67,8 +68,9 @@ class WorkerPool:
     A worker that takes longer than `grace_seconds` to close is left behind: no teardown holds up a run.
     """
 
-    def __init__(self, start: StartWorker, *, idle: int, grace_seconds: float) -> None:
+    def __init__(self, start: StartWorker, *, idle: int, attempts: int, grace_seconds: float) -> None:
         self._start = start
+        self._attempts = attempts
         self._idle = idle
         self._grace_seconds = grace_seconds
         self._leases: OrderedDict[str, Lease] = OrderedDict()
@@ -90,10 +92,18 @@ class WorkerPool:
 
         Raises:
             HarnessError: the harness breaks the contract.
+            SandboxUnavailable: its sandbox did not come up, in several attempts (a busy machine may be slow once).
         """
         async with lease.starting:
-            if lease.worker is None:
-                lease.worker = await self._start(lease.source)
+            for attempt in range(1, self._attempts + 1):
+                if lease.worker is not None:
+                    break
+                try:
+                    lease.worker = await self._start(lease.source)
+                except SandboxUnavailable:
+                    if attempt == self._attempts:
+                        raise
+            assert lease.worker is not None
             return lease.worker
 
     async def close(self) -> None:

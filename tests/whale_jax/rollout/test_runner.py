@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness_search.contract import Budgets, EndReason, HarnessError
+from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax.domains.verdict import Verdict
 from whale_jax.rollout.ledger import Ledger
 from whale_jax.rollout.runner import EpisodeRequest
@@ -292,6 +293,25 @@ def test_a_harness_that_breaks_the_contract_stops_the_call(fakes: SimpleNamespac
     runner._workers._start = start
     with pytest.raises(HarnessError, match="no run"):
         asyncio.run(runner.run_all("h", requests(fakes)))
+
+
+def test_a_sandbox_that_is_slow_once_is_started_again(fakes: SimpleNamespace) -> None:
+    starts = []
+
+    async def start(source: str):
+        starts.append(source)
+        if len(starts) % 3:
+            raise SandboxUnavailable("did not come up")
+        return fakes.Worker(ask)
+
+    runner, _ = fakes.runner(fakes.driver(*[GOOD] * 4), ask)
+    runner._workers._start = start
+    assert len(asyncio.run(runner.run_all("h", requests(fakes, 2, 2)))) == 4
+    assert len(starts) == 3
+    runner, _ = fakes.runner(fakes.driver(GOOD), ask, limits={"attempts": 2})
+    runner._workers._start = start
+    with pytest.raises(SandboxUnavailable):
+        asyncio.run(runner.run_all("h", requests(fakes, 1, 1)))
 
 
 def test_workers_are_shared_and_the_oldest_idle_ones_closed(fakes: SimpleNamespace) -> None:
