@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_search.accept import archive_max
@@ -65,6 +65,7 @@ def test_nothing_scored_is_no_score() -> None:
         score([None, None])
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=6))
 def test_the_best_is_never_beaten_and_is_the_oldest_of_its_equals(rows: list[list[bool]]) -> None:
     scores = {f"{index:03d}": score([float(one) for one in row]) for index, row in enumerate(rows)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_search.archive import Archive, Candidate, TraceRecord
@@ -98,6 +98,7 @@ SEGMENT = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(SEGMENT, max_size=4), max_size=3), st.none() | st.text())
 def test_signs_never_fail_on_a_trace(chats: list[list[dict[str, Any]]], answer: str | None) -> None:
     assert signs({"end": "answered", "answer": answer, "chats": chats}) <= set(Sign)
