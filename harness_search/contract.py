@@ -143,7 +143,7 @@ class EpisodeHost(Protocol):
     async def extend_reply(self, chat: int, text: str, max_tokens: int | None) -> ReplyData: ...
 
     async def env(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> EnvResult:
-        """Runs a domain primitive. A Reply given as a whole argument arrives as a `ReplyRef`, all else as JSON values."""
+        """Runs a domain primitive. A Reply given as an argument arrives as a `ReplyRef`, all else as JSON values."""
         ...
 
     async def count_tokens(self, text: str) -> int: ...
@@ -192,6 +192,8 @@ def _parse(source: str) -> tuple[ast.Module | None, str]:
         size = len(source.encode("utf-8"))
     except UnicodeEncodeError:
         return None, "the file holds a lone surrogate: it is not text"
+    if "\0" in source:
+        return None, "the file holds a NUL character: it is not text"
     if size > MAX_SOURCE_BYTES:
         return None, f"the file has {size} bytes, more than {MAX_SOURCE_BYTES}"
     try:

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
-from harness_search.contract import CallRefused, EndReason, EpisodeEnded, EpisodeHost, ReplyRef
+from harness_search.contract import CallRefused, EndReason, EnvResult, EpisodeEnded, EpisodeHost, ReplyData, ReplyRef
 from harness_search.sandbox import wire
 from harness_search.sandbox.guest.channel import MAX_CALLS_IN_FLIGHT
 from harness_search.sandbox.limits import Limits
@@ -179,42 +181,38 @@ class Session:
             raise CallRefused("this chat could not be opened")
         return chat
 
-    def _action(self, call: Any, refused: str | None) -> tuple[Any, int | None]:
-        """The awaitable that answers `call`, and the chat it keeps busy."""
+    def _action(self, call: Any, refused: str | None) -> tuple[Callable[[], Awaitable[Any]], int | None]:
+        """What answers `call` when it is started, and the chat it keeps busy."""
         chat: int | None = None
         try:
             match call:
                 case ["reply", int(chat), limit] if _is_limit(limit):
-                    answer = self._reply(chat, self._host.reply(self._chat(chat), limit))
+                    answer = partial(self._reply, chat, partial(self._host.reply, self._chat(chat), limit))
                 case ["extend_reply", int(chat), str(text), limit] if _is_limit(limit):
-                    answer = self._reply(chat, self._host.extend_reply(self._chat(chat), text, limit))
+                    answer = partial(self._reply, chat, partial(self._host.extend_reply, self._chat(chat), text, limit))
                 case ["env", str(name), list(args), dict(kwargs)] if name and not name.startswith("_"):
-                    answer = self._env(
-                        name,
-                        [self._argument(value) for value in args],
-                        {key: self._argument(value) for key, value in kwargs.items()},
-                    )
+                    values = [self._argument(value) for value in args]
+                    named = {key: self._argument(value) for key, value in kwargs.items()}
+                    answer = partial(self._env, name, values, named)
                 case ["count_tokens", str(text)]:
-                    answer = self._host.count_tokens(text)
+                    answer = partial(self._host.count_tokens, text)
                 case _:
                     raise ProtocolBreach("an unknown call")
         except CallRefused as error:
             refused = refused or str(error)
-            return _refuse(refused), None
         if refused is not None:
-            answer.close()
-            return _refuse(refused), None
+            return partial(_refuse, refused), None
         if chat is not None:
             self._busy.add(chat)
         return answer, chat
 
-    async def _reply(self, chat: int, sampling: Any) -> Any:
-        data = await sampling
+    async def _reply(self, chat: int, sample: Callable[[], Awaitable[ReplyData]]) -> ReplyData:
+        data = await sample()
         self._replies.add(data["id"])
         self._last_reply[chat] = data["id"]
         return data
 
-    async def _env(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def _env(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> EnvResult:
         result = await self._host.env(name, args, kwargs)
         self._results[result["handle"]] = result["text"]
         return result
@@ -227,10 +225,10 @@ class Session:
                 return ReplyRef(reply)
         raise ProtocolBreach("an argument that is neither a value nor a reply of this episode")
 
-    async def _answer(self, number: int, action: Any, chat: int | None) -> None:
+    async def _answer(self, number: int, action: Callable[[], Awaitable[Any]], chat: int | None) -> None:
         answer: dict[str, Any]
         try:
-            answer = {"id": number, "ok": await action}
+            answer = {"id": number, "ok": await action()}
         except CallRefused as error:
             answer = {"id": number, "refused": str(error)}
         except EpisodeEnded as ended:
