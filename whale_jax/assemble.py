@@ -16,7 +16,7 @@ from harness_search.proposers.offline import OfflineProposer
 from harness_search.proposers.random_edit import RandomEditProposer
 from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.sandbox.scripted import ScriptedHost
-from harness_search.validate import ScriptedEpisode, SearchSpace, Validator
+from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.registry import load_domain
@@ -214,9 +214,13 @@ def episode_budgets(config: RunConfig) -> Budgets:
 
 
 def make_proposer(config: RunConfig, domain: Domain) -> Proposer:
-    """The proposer that the settings name."""
+    """The proposer that the settings name, over the edits of the domain that the search space allows."""
+    edits = domain.catalogue
+    if config.search.search_space == SearchSpace.PROMPT_ONLY:
+        changed = {edit.name: edit.apply(domain.h0) for edit in edits}
+        edits = [edit for edit in edits if (source := changed[edit.name]) and not prompt_only_errors(source, domain.h0)]
     kinds: dict[str, Callable[..., Proposer]] = {"offline": OfflineProposer, "random_edit": RandomEditProposer}
-    return kinds[config.search.proposer](domain.catalogue)
+    return kinds[config.search.proposer](edits)
 
 
 def scripted_host(domain: Domain) -> ScriptedHost:

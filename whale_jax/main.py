@@ -132,4 +132,5 @@ def _description(parts: Parts) -> str:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     sys.exit(main(sys.argv))

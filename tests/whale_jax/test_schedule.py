@@ -54,7 +54,9 @@ def test_only_the_single_arms_lack_a_phase():
     assert not made("weight_only").has_search_phase
     assert not made("harness_only").has_weight_phase
     assert made("harness_only").total_steps == 0
-    assert all(made(name).has_search_phase and made(name).has_weight_phase for name in ("fixed", "adaptive", "stagewise"))
+    assert all(
+        made(name).has_search_phase and made(name).has_weight_phase for name in ("fixed", "adaptive", "stagewise")
+    )
 
 
 ADAPTIVE = Adaptive(
