@@ -1,1 +1,1 @@
-"""Meta-Harness: search over the programs around a model. Standard library and zstandard only; knows no domain and no JAX."""
+"""Meta-Harness: search over the programs around a model. Needs no JAX and knows no domain."""
