@@ -63,8 +63,9 @@ class RolloutLimits:
 class RolloutRunner:
     """Turns requests into traces: the one rollout path of training, search and evaluation.
 
-    An episode that its harness breaks is scored 0. One that infrastructure breaks is tried again with the same keys, at
-    most `limits.attempts` times, and is then unscored. Neither touches its neighbours.
+    An episode that its harness breaks is scored 0. One that infrastructure breaks (an engine too slow for the wall clock
+    included) is tried again with the same keys, at most `limits.attempts` times, and is then unscored. Neither touches
+    its neighbours.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class RolloutRunner:
         async def live() -> Trace:
             worker = await self._workers.worker(lease)
             name = f"{'/'.join(map(str, place))}/{attempt}"
+            started = time.monotonic()
             try:
                 outcome = await worker.run_episode(
                     episode_id=name,
@@ -202,7 +204,8 @@ class RolloutRunner:
             except Exception as fault:  # the host's own: this episode is lost, its neighbours go on, the log says more
                 _log.exception("episode %s: a fault of the host", name)
                 outcome = EpisodeOutcome(EndReason.INFRASTRUCTURE, None, f"{type(fault).__name__}: {fault}", 0.0)
-            return await self._judged(request, episode, outcome)
+            waited = time.monotonic() - started - outcome.harness_seconds
+            return await self._judged(request, episode, _blamed(outcome, waited, budgets.wall_seconds))
 
         life = asyncio.create_task(live())
         try:
@@ -254,6 +257,17 @@ class RolloutRunner:
             if verdict.scored:
                 break
         return verdict
+
+
+def _blamed(outcome: EpisodeOutcome, waited: float, wall_seconds: float) -> EpisodeOutcome:
+    """A timeout is the harness's own only if it did not spend most of the time waiting for engine and tools.
+
+    Otherwise a busy machine would turn into rewards of 0, and into results that depend on load.
+    """
+    if outcome.end is not EndReason.TIMEOUT or waited <= wall_seconds / 2:
+        return outcome
+    error = f"the wall clock ended after {waited:.1f} s of waiting for the host: {outcome.error}"
+    return replace(outcome, end=EndReason.INFRASTRUCTURE, error=error)
 
 
 def _unscored(reason: str) -> Verdict:

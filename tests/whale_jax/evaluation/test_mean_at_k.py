@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whale_jax.evaluation.mean_at_k import mean_at_k, paired_difference, task_means
@@ -60,6 +60,7 @@ def test_differences_are_paired_by_task() -> None:
 
 
 @given(REWARDS, REWARDS)
+@settings(max_examples=50, deadline=None)
 def test_intervals_hold_the_mean_and_stay_in_range(one: dict, two: dict) -> None:
     estimate = mean_at_k(one)
     assert 0 <= estimate.low < estimate.high <= 1
@@ -72,13 +73,13 @@ def test_intervals_hold_the_mean_and_stay_in_range(one: dict, two: dict) -> None
         assert reverse.ci95 == pytest.approx((-difference.high, -difference.low))
 
 
-@pytest.mark.parametrize(("tasks", "spread"), [(30, 0.5), (60, 3.0)])
+@pytest.mark.parametrize(("tasks", "spread"), [(30, 0.5), (50, 3.0)])
 def test_intervals_cover(tasks: int, spread: float) -> None:
     """Tasks with their own success rates (Beta), k = 8, two arms of which one is better: nominal coverage at least,
     within what the repetitions can tell, and not far above it."""
     rng = np.random.default_rng(0)
     hits, pair_hits = 0, 0
-    for _ in range(400):
+    for _ in range(250):
         rates = rng.beta(0.3 * spread, 0.7 * spread, tasks)
         better = rates + 0.5 * (1 - rates) * rates
         one, two = (rng.random((tasks, 8)) < p[:, None] for p in (rates, better))
@@ -88,5 +89,5 @@ def test_intervals_cover(tasks: int, spread: float) -> None:
         true_gain = 0.5 * (0.3 * 0.7) * spread / (spread + 1)
         hits += estimate.low <= 0.3 <= estimate.high
         pair_hits += difference.low <= true_gain <= difference.high
-    assert 0.92 <= hits / 400 <= 0.99
-    assert pair_hits / 400 >= 0.93
+    assert 0.92 <= hits / 250 <= 0.99
+    assert pair_hits / 250 >= 0.93

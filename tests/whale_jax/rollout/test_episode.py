@@ -375,7 +375,7 @@ async def perform(host, operations) -> None:
 
 
 @given(operations=OPERATIONS, window=st.integers(40, 400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_B034_B042_B056_whatever_a_harness_does_the_record_is_exact(operations, window, request) -> None:
     """Record = what the engine holds; mask = what it sampled; a turn is closed before anything follows it."""
     fakes = request.getfixturevalue("fakes")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness_search.contract import Budgets, EndReason, HarnessError
+from harness_search.contract import Budgets, EndReason, EpisodeEnded, HarnessError
 from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax.domains.verdict import Verdict
 from whale_jax.rollout.ledger import Ledger
@@ -183,6 +183,18 @@ def test_H184_H189_a_stuck_engine_call_is_given_up_and_cancelled(fakes: SimpleNa
     assert [trace.verdict.reward for trace in traces] == [1, None, 1]
     assert traces[1].end is EndReason.INFRASTRUCTURE
     assert (driver.in_flight, all(session.closed for session in driver.sessions)) == (0, True)
+
+
+def test_a_timeout_is_the_harness_s_only_if_it_took_the_time(fakes: SimpleNamespace) -> None:
+    async def timed_out(host, task, seed) -> int:
+        raise EpisodeEnded(EndReason.TIMEOUT, "time is up")
+
+    runner, _ = fakes.runner(fakes.driver(), timed_out)
+    (trace,) = asyncio.run(runner.run_all("h", requests(fakes, 1, 1)))
+    assert (trace.end, trace.verdict.reward, trace.error) == (EndReason.TIMEOUT, 0, "time is up")
+    runner, workers = fakes.runner(fakes.driver(), timed_out, stuck_domain(fakes, 1e-9))  # all of it was the host's
+    (trace,) = asyncio.run(runner.run_all("h", requests(fakes, 1, 1)))
+    assert (trace.end, trace.verdict.reward, len(workers[0].episodes)) == (EndReason.INFRASTRUCTURE, None, 3)
 
 
 def test_H187_a_teardown_that_never_ends_holds_nothing_up(fakes: SimpleNamespace) -> None:

@@ -37,7 +37,7 @@ TOOLS = [{"name": "f", "parameters": {"properties": {kind: {"type": kind} for ki
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=40).map("".join))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_never_raises_and_gives_json(text: str) -> None:
     tools = [{"name": "search", "parameters": {"properties": {"q": {"type": "string"}, "list": {"type": "array"}}}}]
     for call in parse(text, tools):
@@ -49,7 +49,7 @@ def no_structure(value: Any) -> bool:
 
 
 @given(st.lists(st.fixed_dictionaries({}, optional=VALUES), min_size=1, max_size=3), st.text("ab \n", max_size=5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_parse_inverts_render(arguments: list[dict[str, Any]], between: str) -> None:
     calls = [ToolCall("f", values) for values in arguments if all(map(no_structure, values.values()))]
     assert parse(between.join(render(call) for call in calls), TOOLS) == calls
