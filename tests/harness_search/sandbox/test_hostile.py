@@ -348,7 +348,7 @@ CASES = {
     "swallows_everything": Ends(TIMEOUT),
     "raises": Ends(ERROR, 'return {}["missing"]'),
     "exits": Ends(ERROR, "SystemExit"),
-    "leaves_at_once": Ends(ERROR, "exited (0)"),
+    "leaves_at_once": Ends(ERROR, "exited with status 0"),
     "aborts": Ends(ERROR, "killed by"),
     "crashes_natively": Ends(ERROR, "killed by Segmentation fault"),
     "takes_memory": Ends(ERROR, "MemoryError"),

@@ -78,9 +78,9 @@ return await chat.reply(max_tokens=5)
 def test_a_reply_carries_what_the_host_said(any_backend: Backend) -> None:
     source = body("""
 chat = model.chat()
-reply = await chat.reply(max_tokens=3)
+reply = await chat.reply(max_tokens=2)
 assert (reply.finish, reply.thinking, reply.text) == ("length", "some thought", ""), reply
-assert (reply.remaining.tokens, reply.remaining.turns, reply.remaining.tool_calls) == (8189, 15, 16)
+assert (reply.remaining.tokens, reply.remaining.turns, reply.remaining.tool_calls) == (8190, 15, 16)
 reply = await chat.extend_reply(" </think>", max_tokens=50)
 assert reply.text == "the answer", reply
 assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", {"x": 1})]
