@@ -19,7 +19,8 @@ class InFlight:
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
         self._requests: set[Request] = set()
-        self._failure: DriverStopped | None = DriverStopped(f"the {name} is not started")
+        self._reason: str | None = f"the {name} is not started"
+        self._cause: Exception | None = None
 
     def __len__(self) -> int:
         with self._lock:
@@ -28,7 +29,7 @@ class InFlight:
     def start(self) -> None:
         """Accepts requests from now on."""
         with self._lock:
-            self._failure = None
+            self._reason = self._cause = None
 
     def do(self, action: Callable[[], None]) -> None:
         """Runs a short action unless the driver has failed; a failure that comes later sees its effect.
@@ -37,8 +38,8 @@ class InFlight:
           DriverStopped: the driver has failed or is not started.
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            if self._reason is not None:
+                raise DriverStopped(self._reason) from self._cause
             action()
 
     def add(self, request: Request, submit: Callable[[Request], None]) -> None:
@@ -75,15 +76,18 @@ class InFlight:
             self.cancel(request)
             request.deliver(ServingError("the session was closed while a request was in flight"))
 
-    def fail(self, failure: DriverStopped) -> None:
-        """Accepts no more requests and releases all who wait. The first failure stays the reason."""
+    def fail(self, reason: str, cause: Exception | None = None) -> None:
+        """Accepts no more requests and releases all who wait with `DriverStopped`. The first reason stays."""
         with self._lock:
-            if self._failure is None:
-                self._failure = failure
+            if self._reason is None:
+                self._reason, self._cause = reason, cause
             left, self._requests = list(self._requests), set()
         for request in left:
             request.session.busy, request.session.closed = False, True
-            request.deliver(failure)
+            request.cancelled = True
+            stopped = DriverStopped(reason)
+            stopped.__cause__ = cause
+            request.deliver(stopped)
 
 
 def resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Generation], outcome: Outcome) -> None:

@@ -34,7 +34,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
+from whale_jax.serving.driver import Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
 from whale_jax.serving.inflight import InFlight, Outcome
 from whale_jax.serving.slots import Request, SlotTable
@@ -161,8 +161,8 @@ class _Ids(tokenizer_api.Tokenizer):
 class Prefix:
     """The package's result of a prefill: what `insert` is to put into a slot.
 
-    Its tokens enter the model when `generate` next runs, in the fixed-shape extend steps that the rollout scheduler uses
-    too, together with the other new slots: so one thread owns the device, and both drivers sample the same tokens.
+    Its tokens enter the model when `generate` next runs, in the fixed-shape extend steps of the rollout scheduler,
+    together with the other new slots: so one thread owns the device, and both drivers sample the same tokens.
     """
 
     extensions: tuple[tuple[int, ...], ...]
@@ -298,7 +298,7 @@ class JetStreamEngine(engine_api.Engine):
 class _Orchestrator(orchestrator.Driver):
     """The package's driver; requests of rollouts pass through it as they are."""
 
-    def __init__(self, engine: JetStreamEngine, failed: Callable[[DriverStopped], None]) -> None:
+    def __init__(self, engine: JetStreamEngine, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
         super().__init__(
             prefill_engines=[engine],
@@ -320,9 +320,7 @@ class _Orchestrator(orchestrator.Driver):
         """Releases who waits: without this thread nothing is answered any more."""
         if self.live:
             _log.error("thread %s failed", name, exc_info=error)
-        failure = DriverStopped(f"google-jetstream's thread {name} failed: {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        self._failed(failure)
+        self._failed(f"google-jetstream's thread {name} failed: {type(error).__name__}: {error}", error)
 
 
 class JetStreamDriver:
@@ -343,7 +341,7 @@ class JetStreamDriver:
     def stop(self) -> None:
         running, self._orchestrator = self._orchestrator, None
         if running is not None:
-            self._in_flight.fail(DriverStopped("the JetStream driver was stopped"))
+            self._in_flight.fail("the JetStream driver was stopped")
             running.stop()
 
     def __enter__(self) -> Self:

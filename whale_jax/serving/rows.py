@@ -53,21 +53,30 @@ def rows_of(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array) -> Cache:
 
     Keys and values of a fresh row are left as they are: no position at or past `length` is ever attended to.
     """
+    count = slot_R.shape[0]
 
-    def take(name: str) -> jax.Array:
-        axis = _BATCH_AXIS[name]
+    def copy_row(i: jax.Array, rows: Cache) -> Cache:
+        return rows._replace(
+            **{
+                name: _set(name, getattr(rows, name), i, _get(name, getattr(cache, name), slot_R[i]))
+                for name in _BATCH_AXIS
+            }
+        )
+
+    def empty(name: str) -> jax.Array:
         array = getattr(cache, name)
-        rows = [jax.lax.dynamic_slice_in_dim(array, slot_R[i], 1, axis) for i in range(slot_R.shape[0])]
-        return jnp.concatenate(rows, axis)
+        axis = _BATCH_AXIS[name]
+        return jnp.zeros((*array.shape[:axis], count, *array.shape[axis + 1 :]), array.dtype)
+
+    rows = jax.lax.fori_loop(0, count, copy_row, Cache(**{name: empty(name) for name in _BATCH_AXIS}))
 
     def emptied(name: str) -> jax.Array:
-        array = take(name)
+        array = getattr(rows, name)
         shape = [1] * array.ndim
         shape[_BATCH_AXIS[name]] = -1
         return jnp.where(fresh_R.reshape(shape), jnp.zeros((), array.dtype), array)
 
-    fields = {name: take(name) for name in ("k", "v")} | {name: emptied(name) for name in ("conv", "state", "length")}
-    return cache._replace(**fields)
+    return rows._replace(conv=emptied("conv"), state=emptied("state"), length=emptied("length"))
 
 
 def update_rows(cache: Cache, slot_R: jax.Array, start_R: jax.Array, rows: Cache, chunk: int) -> Cache:
@@ -75,18 +84,28 @@ def update_rows(cache: Cache, slot_R: jax.Array, start_R: jax.Array, rows: Cache
 
     Only the chunk of k and v that an extend step can have written is copied back. Slots must be distinct.
     """
-    fields = {name: getattr(cache, name) for name in _BATCH_AXIS}
-    for i in range(slot_R.shape[0]):
-        for name, axis in _BATCH_AXIS.items():
-            row = jax.lax.dynamic_slice_in_dim(getattr(rows, name), i, 1, axis)
-            begin: list[Any] = [0] * row.ndim
-            begin[axis] = slot_R[i]
+
+    def copy_row(i: jax.Array, cache: Cache) -> Cache:
+        fields = {}
+        for name in _BATCH_AXIS:
+            array, row = getattr(cache, name), _get(name, getattr(rows, name), i)
             if name in ("k", "v"):
                 # Both slices are clamped alike near the end of the row, so positions always correspond.
                 row = jax.lax.dynamic_slice_in_dim(row, start_R[i], chunk, _LENGTH_AXIS)
-                begin[_LENGTH_AXIS] = start_R[i]
-            fields[name] = jax.lax.dynamic_update_slice(fields[name], row, begin)
-    return cache._replace(**fields)
+                fields[name] = jax.lax.dynamic_update_slice(array, row, (0, slot_R[i], start_R[i], 0, 0))
+            else:
+                fields[name] = _set(name, array, slot_R[i], row)
+        return cache._replace(**fields)
+
+    return jax.lax.fori_loop(0, slot_R.shape[0], copy_row, cache)
+
+
+def _get(name: str, array: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(array, index, 1, _BATCH_AXIS[name])
+
+
+def _set(name: str, array: jax.Array, index: jax.Array, row: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, row, index, _BATCH_AXIS[name])
 
 
 def trimmed(state: RowState) -> RowState:

@@ -33,8 +33,8 @@ class Sampled(NamedTuple):
 def uniform(key_Bx2: jax.Array | np.ndarray, position_B: jax.Array) -> jax.Array:
     """One float32 in [0, 1) per row, a function of (key, position) alone."""
 
-    def one(key_2: jax.Array, position: jax.Array) -> jax.Array:
-        key = jax.random.wrap_key_data(key_2, impl="threefry2x32")
+    def one(key_2: jax.Array | np.ndarray, position: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(jnp.asarray(key_2), impl="threefry2x32")
         return jax.random.uniform(jax.random.fold_in(key, position), dtype=jnp.float32)
 
     return jax.vmap(one)(key_Bx2, position_B)

@@ -114,16 +114,14 @@ class RolloutScheduler:
             started.set_exception(error)
             return
         started.set_result(None)
-        failure = DriverStopped("the rollout scheduler was stopped")
         try:
             self._serve()
         except Exception as error:
             _log.exception("the rollout scheduler failed")
-            failure = DriverStopped(f"the rollout scheduler failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-        finally:
-            self._in_flight.fail(failure)
-            self._refuse_weights(failure)
+            self._in_flight.fail(f"the rollout scheduler failed: {type(error).__name__}: {error}", error)
+        else:
+            self._in_flight.fail("the rollout scheduler was stopped")
+        self._refuse_weights()
 
     def _serve(self) -> None:
         table, engine = self._table, self._engine
@@ -163,21 +161,17 @@ class RolloutScheduler:
 
     def _set_weights(self, item: _SetWeights) -> None:
         try:
-            if self._waiting:
-                raise ServingError(f"weights can be replaced between rollouts only: {len(self._waiting)} requests wait")
+            if count := sum(not request.cancelled for request in self._waiting):
+                raise ServingError(f"weights can be replaced between rollouts only: {count} requests wait")
             self._table.set_weights(item.params, item.version)
         except (ServingError, ValueError) as error:
             item.done.set_exception(error)
         else:
             item.done.set_result(None)
 
-    def _refuse_weights(self, failure: DriverStopped) -> None:
-        with_contents = True
-        while with_contents:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                with_contents = False
-            else:
-                if isinstance(item, _SetWeights):
-                    item.done.set_exception(failure)
+    def _refuse_weights(self) -> None:
+        """Answers who came too late to be served; after `InFlight.fail` nothing is added to the inbox."""
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if isinstance(item, _SetWeights):
+                item.done.set_exception(DriverStopped("the rollout scheduler ended before it replaced the weights"))

@@ -183,6 +183,7 @@ class SlotTable:
           ServingError: a request is running.
           ValueError: the weights differ in structure, shapes or dtypes.
         """
+        self.drop_cancelled()
         if count := sum(request is not None for request in self.running):
             raise ServingError(f"weights can be replaced between rollouts only: {count} requests are in flight")
         self.engine.set_weights(params, version)

@@ -1,20 +1,19 @@
-"""A tiny random Qwen3.5 and engines on it. Engines are shared by a module's tests: compiling one takes seconds."""
+"""A tiny random Qwen3.5 and one engine on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.whale_jax.serving.conversations import MAX_LEN, STOP_ID, VOCAB
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving.driver import Driver, make_driver
 from whale_jax.serving.engine import Engine
-
-VOCAB = 97
-STOP_ID = 5
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +36,7 @@ def config() -> Qwen35Config:
             "rms_norm_eps": 1e-6,
             "rope_theta": 10000.0,
             "partial_rotary_factor": 0.25,
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": False,
             "full_attention_interval": 4,
         }
     )
@@ -45,22 +44,29 @@ def config() -> Qwen35Config:
 
 @pytest.fixture(scope="session")
 def params(config: Qwen35Config) -> Any:
-    # Ten times the usual scale, so that the next token depends visibly on everything before it.
-    scaled = model.init_params(config, jax.random.key(0), jnp.float32)
-    return jax.tree.map(lambda leaf: leaf * 10 if leaf.ndim > 2 else leaf, scaled)
+    # Far larger than usual, so that the next token depends visibly on everything before it.
+    initial = model.init_params(config, jax.random.key(0), jnp.float32)
+    return jax.tree.map(lambda leaf: leaf * 8 if leaf.shape[-1] > 16 else leaf, initial)
 
 
 @pytest.fixture(scope="session")
-def make_engine(config: Qwen35Config, params: Any) -> Callable[..., Engine]:
-    def make(**changes: Any) -> Engine:
-        settings = {
-            "slots": 5,
-            "max_len": 64,
-            "extend_rows": 2,
-            "extend_chunk": 8,
-            "decode_steps": 3,
-            "stop_ids": (STOP_ID,),
-        }
-        return Engine(config, params, **{**settings, **changes})
+def engine(config: Qwen35Config, params: Any) -> Engine:
+    """Shared by all tests, since compiling it takes seconds: each test drives it with a driver of its own."""
+    return Engine(
+        config,
+        params,
+        slots=5,
+        max_len=MAX_LEN,
+        stop_ids=(STOP_ID,),
+        extend_rows=2,
+        extend_chunk=8,
+        decode_steps=3,
+    )
 
-    return make
+
+@pytest.fixture(params=["scheduler", "jetstream"])
+def driver(request: pytest.FixtureRequest, engine: Engine, params: Any) -> Iterator[Driver]:
+    """Each of the two drivers in turn, started on the shared engine with its first weights."""
+    engine.set_weights(params, 0)
+    with make_driver(request.param, engine) as started:
+        yield started
