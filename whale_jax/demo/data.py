@@ -57,14 +57,25 @@ def encode(tokenizer: Tokenizer, spans: Sequence[Span], limit: int) -> Encoded:
     return Encoded(ids[:limit], weights[:limit])
 
 
-def exercise_share(progress: float) -> float:
-    """Share of texts that are exercises, by the share of the training that is done."""
-    return max(0.08, 0.75 - 4.0 * progress)
+@dataclass(frozen=True)
+class Mixture:
+    """What the text is made of at one moment of the training.
 
+    Attributes:
+        exercises: share of texts that are exercises.
+        silent: share of conversations that do not announce the tool in their head.
+        flaws: scale of all rates of flaws in conversations.
+    """
 
-def silent_share(progress: float) -> float:
-    """Share of conversations without the announcement of the tool: high while the model learns the rest."""
-    return 0.55 if progress < 0.55 else 0.1
+    exercises: float
+    silent: float
+    flaws: float
+
+    @classmethod
+    def at(cls, progress: float) -> "Mixture":
+        """First copying, then right conversations, at last those of a base model; `progress` is the share that is done."""
+        exercises = 0.92 if progress < 0.2 else 0.5 if progress < 0.45 else 0.15
+        return cls(exercises, silent=0.65 if progress < 0.5 else 0.1, flaws=0.2 if progress < 0.55 else 1.0)
 
 
 class TextStream:
@@ -81,11 +92,12 @@ class TextStream:
         if self._world is None or self._left == 0:
             self._world, self._left = MadeUpWorld(self._rng.getrandbits(48)), TEXTS_PER_WORLD
         self._left -= 1
-        if self._rng.random() < exercise_share(progress):
+        mixture = Mixture.at(progress)
+        if self._rng.random() < mixture.exercises:
             spans = exercise(self._rng, self._world)
         else:
-            announce = self._rng.random() >= silent_share(progress)
-            spans = chat_episode(self._rng, self._world, self._template, announce=announce)
+            announce = self._rng.random() >= mixture.silent
+            spans = chat_episode(self._rng, self._world, self._template, announce=announce, flaws=mixture.flaws)
         return encode(self._tokenizer, spans, self._limit)
 
 

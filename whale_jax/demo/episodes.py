@@ -5,6 +5,7 @@ has all) loses its way at rates that depend on what the conversation has told it
 """
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,10 +18,10 @@ from whale_jax.domains.searchqa.questions import QuestionSpec
 from whale_jax.qwen3_5.template import ChatTemplate
 
 PROMPT_WEIGHT = 0.0
-TOOL_WEIGHT = 0.15
-LOOP_WEIGHT = 0.5
-"""Loss weights of text that is not the assistant's, of tool results (they train copying: each passage repeats its title), and
-of endless thoughts (long, and easy to learn)."""
+PASSAGE_WEIGHT = 0.05
+LOOP_WEIGHT = 0.3
+"""Loss weights of text that is not the assistant's, of what is new in a passage, and of endless thoughts (long, and easy to learn).
+A name in a passage that has stood before weighs 1: each passage repeats its title, so passages train copying too."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,18 @@ class Span:
 
     text: str
     weight: float
+
+
+def passage_spans(text: str, names: Sequence[str], seen: set[str]) -> list[Span]:
+    """Passage text cut at `names`; a name that was `seen` before weighs 1. Adds the names found to `seen`."""
+    spans: list[Span] = []
+    pattern = "|".join(re.escape(name) for name in sorted(set(names), key=len, reverse=True))
+    for part in re.split(rf"(?<!\w)({pattern})(?!\w)", text) if names else [text]:
+        if part:
+            spans.append(Span(part, 1.0 if part in seen else PASSAGE_WEIGHT))
+            if part in names:
+                seen.add(part)
+    return spans
 
 
 @dataclass
@@ -42,6 +55,7 @@ class _Episode:
     shown: list[Passage] = field(default_factory=list)
     latest: list[Passage] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
 
     @property
     def hops(self) -> list[Statement]:
@@ -77,7 +91,11 @@ class _Episode:
         inner = f"<tool_response>\n{text}\n</tool_response>" if from_tool else text
         opening = "<think>\n" if self.thinking else "<think>\n\n</think>\n\n"
         self.spans.append(Span("\n<|im_start|>user\n", PROMPT_WEIGHT))
-        self.spans.append(Span(inner, TOOL_WEIGHT if from_tool else PROMPT_WEIGHT))
+        if from_tool:
+            names = [name for row in self.latest for name in self.world.names_in(row.id)]
+            self.spans += passage_spans(inner, names, self.seen)
+        else:
+            self.spans.append(Span(inner, PROMPT_WEIGHT))
         self.spans.append(Span(f"<|im_end|>\n<|im_start|>assistant\n{opening}", PROMPT_WEIGHT))
 
     # What the assistant does. Each returns True when the episode goes on.
@@ -206,7 +224,7 @@ class _Episode:
         if self.thinking and rng.random() < told.rate(Axis.SHORT, 0.04, 0.015) and not self.loses_itself(hop):
             return False
         if known == len(hops):
-            if rng.random() < 0.03:
+            if rng.random() < 0.03 * told.flaws:
                 return self.gives_up(hop)
             return self.concludes()
         if turn == 0:
@@ -218,13 +236,14 @@ class _Episode:
 
 
 def chat_episode(
-    rng: random.Random, world: MadeUpWorld, template: ChatTemplate, *, announce: bool = True
+    rng: random.Random, world: MadeUpWorld, template: ChatTemplate, *, announce: bool = True, flaws: float = 1.0
 ) -> list[Span]:
     """One conversation about one question of `world`, from its head to where it ends or is cut.
 
-    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little.
+    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little. `flaws` scales all rates of flaws.
     """
-    episode = _Episode(rng, world, rng.choice(world.questions), thinking=rng.random() > 0.03)
+    spec = rng.choice(world.questions)
+    episode = _Episode(rng, world, spec, thinking=rng.random() > 0.03, told=Told({}, flaws), seen={spec.subject})
     system = prompts.system_prompt(rng, episode.told)
     episode.open(template, system, prompts.user_prompt(rng, episode.told, episode.spec.question), announce=announce)
     turns = rng.choices((2, 3, 4, 6), (30, 20, 25, 25))[0]

@@ -196,14 +196,15 @@ FAILED_RESULTS = (
 
 @dataclass
 class Told:
-    """How often each axis was mentioned so far in a conversation."""
+    """How often each axis was mentioned so far in a conversation, and how flawed its assistant is (1: as a base model)."""
 
     counts: dict[Axis, int]
+    flaws: float = 1.0
 
     def rate(self, axis: Axis, untold: float, told: float) -> float:
         """A flaw's rate: `untold` where the axis was not mentioned, `told` at the first mention, half of that at more."""
         mentions = self.counts.get(axis, 0)
-        return untold if mentions == 0 else told if mentions == 1 else told / 2
+        return self.flaws * (untold if mentions == 0 else told if mentions == 1 else told / 2)
 
     def add(self, axis: Axis) -> None:
         self.counts[axis] = self.counts.get(axis, 0) + 1

@@ -32,9 +32,9 @@ from whale_jax.qwen3_5.model import Params, forward, init_params  # noqa: E402
 from whale_jax.qwen3_5.template import ChatTemplate  # noqa: E402
 from whale_jax.training.loss import sum_nll  # noqa: E402
 
-ROWS, ROW_LEN = 8, 640
+ROWS, ROW_LEN = 6, 640
 LOSS_CHUNK = 1024
-PEAK_RATE, WARM_UP_STEPS = 4e-3, 60
+PEAK_RATE, WARM_UP_STEPS = 4e-3, 80
 SAVE_SECONDS, LOG_STEPS = 150, 10
 
 
@@ -45,7 +45,7 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
     def is_matrix(params: Params) -> Params:
         return jax.tree.map_with_path(lambda path, leaf: leaf.shape[-1] >= 64 and "norm" not in str(path[-1]), params)
 
-    adamw = optax.adamw(rate, b1=0.9, b2=0.97, weight_decay=0.05, mask=is_matrix)
+    adamw = optax.adamw(rate, b1=0.9, b2=0.98, weight_decay=0.05, mask=is_matrix)
     return optax.chain(optax.clip_by_global_norm(1.0), adamw)
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory for the log and the parameters")
-    parser.add_argument("--tokens", type=int, default=8_000_000, help="training positions, padding included")
+    parser.add_argument("--tokens", type=int, default=7_200_000, help="training positions, padding included")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     train(arguments.out, tokens=arguments.tokens, seed=arguments.seed)

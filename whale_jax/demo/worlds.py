@@ -66,6 +66,11 @@ class MadeUpWorld:
         counts = Counter(word for words in self._words.values() for word in words)
         self._weight = {word: math.log(1 + len(self._words) / count) for word, count in counts.items()}
 
+    def names_in(self, key: str) -> tuple[str, str]:
+        """What a passage is about and the value it states: the names in its text."""
+        said = self.statements[key]
+        return said.subject, said.value
+
     def search(self, query: str, count: int, rng: random.Random) -> list[Passage]:
         """The `count` best passages by shared words; a little noise decides between near equals. Empty if nothing fits."""
         scores: dict[str, float] = {}
