@@ -63,7 +63,7 @@ class RolloutLimits:
 class RolloutRunner:
     """Turns requests into traces: the one rollout path of training, search and evaluation.
 
-    An episode that its harness breaks is scored 0. One that infrastructure breaks (an engine too slow for the wall clock
+    An episode that its harness breaks is scored 0. One that infrastructure breaks (an engine too slow for the clock
     included) is tried again with the same keys, at most `limits.attempts` times, and is then unscored. Neither touches
     its neighbours.
     """
