@@ -1,7 +1,7 @@
 """Gated full attention with grouped key/value heads, normed q and k, and partial RoPE (PAPER section 7).
 
-Scores and softmax are fp32. Positions are handled in blocks of queries, and in training each block is recomputed in the backward pass,
-so that no array of T x T is ever kept.
+Scores and softmax are fp32. Positions are handled in blocks of queries, and in training each block is recomputed in the
+backward pass, so that no array of T x T is ever kept.
 """
 
 from functools import partial

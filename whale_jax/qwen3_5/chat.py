@@ -1,13 +1,13 @@
 """Conversations as token ids: the tokenizer and chat format of one checkpoint.
 
-Untrusted text (questions, documents, tool results, whatever a harness writes) is encoded by a second tokenizer that has no
-added tokens, so that it can never yield a control id: `<|im_end|>` written in a web page becomes ordinary characters. The
-usual flags do not do this, because `<tool_call>` and `<think>` are added tokens that are not marked special. Control ids come from
-the template and from this module alone.
+Untrusted text (questions, documents, tool results, whatever a harness writes) is encoded by a second tokenizer that has
+no added tokens, so that it can never yield a control id: `<|im_end|>` written in a web page becomes ordinary
+characters. The usual flags do not do this, because `<tool_call>` and `<think>` are added tokens that are not marked
+special. Control ids come from the template and from this module alone.
 
-The head of a conversation is rendered by the checkpoint's own template, since the announcement of tools differs from model to
-model. Later turns are written here in Qwen3.5's format (PAPER section 7) and appended: nothing that was sampled is ever rendered
-again.
+The head of a conversation is rendered by the checkpoint's own template, since the announcement of tools differs from
+model to model. Later turns are written here in Qwen3.5's format (PAPER section 7) and appended: nothing that was
+sampled is ever rendered again.
 """
 
 import hashlib
@@ -57,8 +57,9 @@ class SpecialIds:
 class Piece:
     """Consecutive ids of a conversation's head.
 
-    `source` is "prompt" for what the template alone wrote and "harness" for a run of text that holds harness text (template text that
-    touches it is part of the run: tokens may span the seam, as they do in the checkpoint's own rendering).
+    `source` is "prompt" for what the template alone wrote and "harness" for a run of text that holds harness text
+    (template text that touches it is part of the run: tokens may span the seam, as they do in the checkpoint's own
+    rendering).
     """
 
     ids: tuple[int, ...]
@@ -80,8 +81,8 @@ class ChatCodec:
         """Builds both tokenizers from the text of a tokenizer.json.
 
         Raises:
-            ConfigError: the tokenizer lacks a control token, is not byte-level, or has added tokens with white-space rules; or the
-                template does not follow Qwen3.5's format.
+            ConfigError: the tokenizer lacks a control token, is not byte-level, or has added tokens with white-space
+                rules; or the template does not follow Qwen3.5's format.
         """
         try:
             description = json.loads(tokenizer_json)
@@ -133,7 +134,7 @@ class ChatCodec:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def start(self, system: str | None, tools: Sequence[Mapping[str, Any]], thinking: bool) -> list[Piece]:
-        """The head of a conversation, up to where its first user turn begins; empty if the template writes nothing there.
+        """The head of a conversation, up to where its first user turn begins; may be empty.
 
         Raises:
             ConfigError: the checkpoint's template fails, or does not put the user turn after the head.
@@ -159,7 +160,8 @@ class ChatCodec:
             ids: the conversation so far, or at least its last few ids.
 
         Returns:
-            `<|im_end|>` and a newline, or the newline alone after a sampled `<|im_end|>`, or nothing after a finished turn (or no turn at all).
+            `<|im_end|>` and a newline, or the newline alone after a sampled `<|im_end|>`, or nothing after a finished
+            turn (or no turn at all).
         """
         last = tuple(ids[-1 - len(self._newline) :])
         if not last or last == (self.special.im_end, *self._newline):
@@ -176,7 +178,7 @@ class ChatCodec:
         return [token for piece in self._pieces(spans) for token in piece.ids]
 
     def _pieces(self, spans: Iterable[Span]) -> list[Piece]:
-        """Encodes spans just as the full tokenizer would encode their text, except that untrusted text has no added tokens."""
+        """Encodes spans as the full tokenizer would encode their text, but finds added tokens in trusted text alone."""
         pieces: list[Piece] = []
         control: list[int] = []
         run, run_trusted = "", True

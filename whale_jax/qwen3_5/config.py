@@ -9,10 +9,10 @@ Letters used in shape suffixes all over this package (`q_BxTxNxH` is a four-dime
     K key positions attended to    Kh key/value heads        Hk / Hv linear key / value heads
     n chunks, c chunk length       H head size               Dk / Dv linear key / value head size
 
-Source of the fields: PAPER section 7 and `transformers` (models/qwen3_5/configuration_qwen3_5.py). A field that would change
-the numbers and that this package does not implement is a `ConfigError` naming it; a field known to change nothing
-(dropout, initialisation, token ids, bookkeeping) is ignored; any other field is an error too, so that nothing is ignored by
-accident.
+Source of the fields: PAPER section 7 and `transformers` (models/qwen3_5/configuration_qwen3_5.py). A field that would
+change the numbers and that this package does not implement is a `ConfigError` naming it; a field known to change
+nothing (dropout, initialisation, token ids, bookkeeping) is ignored; any other field is an error too, so that nothing
+is ignored by accident.
 """
 
 import json
@@ -214,18 +214,19 @@ _FIXED = {
 }
 """Fields that may be present with these values alone: another value would need code that is not here."""
 
-_WITHOUT_EFFECT = frozenset(
-    "_name_or_path architectures attention_dropout bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward "
-    "cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping "
-    "encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id "
-    "forced_eos_token_id id2label initializer_range label2id length_penalty max_length max_position_embeddings "
-    "min_length mtp_num_hidden_layers mtp_use_dedicated_embeddings no_repeat_ngram_size num_beam_groups "
-    "num_beams num_return_sequences output_attentions output_hidden_states output_router_logits output_scores "
-    "pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict "
-    "return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss "
-    "tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p "
-    "use_bfloat16 use_cache layer_types rope_parameters rope_theta rope_scaling partial_rotary_factor".split()
-)
+_HARMLESS_NAMES = """
+    _name_or_path architectures attention_dropout bad_words_ids begin_suppress_tokens bos_token_id
+    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
+    early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id id2label initializer_range label2id layer_types length_penalty
+    max_length max_position_embeddings min_length mtp_num_hidden_layers mtp_use_dedicated_embeddings
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+    output_router_logits output_scores pad_token_id partial_rotary_factor prefix problem_type pruned_heads
+    remove_invalid_values repetition_penalty return_dict return_dict_in_generate rope_parameters rope_scaling
+    rope_theta sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_word_embeddings
+    tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
+"""
+_WITHOUT_EFFECT = frozenset(_HARMLESS_NAMES.split())
 """Fields that do not change the numbers, or that `_parse_text` reads by name."""
 
 

@@ -1,9 +1,10 @@
 """Hugging Face checkpoints in and out, through one table.
 
-The text model's tensors are named `model.language_model.*` (composite checkpoints) or `model.*` (text-only ones), plus `lm_head.weight` when
-the embeddings are not tied. Whatever else a checkpoint holds (vision tower, mtp layers, tokenizer, other files) is not ours: it is
-carried through an export byte for byte. An export repeats each source file's header, so names, order, dtypes, shards and
-metadata are the source's, and an export of unchanged parameters is bit-identical to its source.
+The text model's tensors are named `model.language_model.*` (composite checkpoints) or `model.*` (text-only ones), plus
+`lm_head.weight` when the embeddings are not tied. Whatever else a checkpoint holds (vision tower, mtp layers,
+tokenizer, other files) is not ours: it is carried through an export byte for byte. An export repeats each source file's
+header, so names, order, dtypes, shards and metadata are the source's, and an export of unchanged parameters is
+bit-identical to its source.
 """
 
 import hashlib
@@ -70,7 +71,7 @@ _TABLE: dict[tuple[str, ...], tuple[str, _Transform]] = {
     ("full", "k_norm"): ("self_attn.k_norm.weight", _SAME),
     ("full", "o"): ("self_attn.o_proj.weight", _TRANSPOSE),
 }
-"""Path in `Params` to name in the checkpoint (after the prefix of model or layer) and transform: all of it, both ways."""
+"""Path in `Params` to name in the checkpoint (after the prefix of model or layer) and transform, both ways."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def load_checkpoint(directory: str | Path, *, dtype: DTypeLike = jnp.float32) ->
 
     Raises:
         ConfigError: config.json is missing or describes another model.
-        CheckpointError: lists every file that is missing or damaged and every tensor that is missing, unknown or misshapen.
+        CheckpointError: lists every file that is missing or damaged and every tensor that is missing, unknown or
+            misshapen.
     """
     root = Path(directory)
     config = Qwen35Config.from_dir(root)

@@ -4,9 +4,10 @@ Per value head the state S is a Dk x Dv matrix, and one position does
 
     S <- exp(g) S;    S <- S + k (beta (v - S^T k))^T;    o = S^T q
 
-`recurrent_delta_rule` is that, one position at a time, for decoding. `chunked_delta_rule` does c positions with matrix products (the
-WY form of Yang et al., "Gated Delta Networks"): inside a chunk the corrections u of all positions satisfy the unit lower
-triangular system (I + A) u = beta (v - exp(G) S^T k), with A_ij = beta_i (k_i . k_j) exp(G_i - G_j) for j < i and G the running sum of g.
+`recurrent_delta_rule` is that, one position at a time, for decoding. `chunked_delta_rule` does c positions with matrix
+products (the WY form of Yang et al., "Gated Delta Networks"): inside a chunk the corrections u of all positions satisfy
+the unit lower triangular system (I + A) u = beta (v - exp(G) S^T k), with A_ij = beta_i (k_i . k_j) exp(G_i - G_j) for
+j < i and G the running sum of g.
 
 Gates, norms, state and the triangular system are fp32 whatever the compute dtype.
 """
@@ -30,11 +31,7 @@ _einsum = partial(jnp.einsum, precision=Precision.HIGHEST, preferred_element_typ
 
 
 class Rows(NamedTuple):
-    """What the layer must know about the positions of a batch of rows.
-
-    `same_W[j]` tells for each position whether the one j + 1 before it belongs to the same sequence; positions before the row's
-    first are the carried window's.
-    """
+    """What the layer must know about the positions of a batch of rows."""
 
     valid_BxT: Array
     """False at padding, which must change nothing."""
@@ -145,7 +142,8 @@ def chunked_delta_rule(
     """Several positions, by chunks; equals the recurrence up to rounding.
 
     Args:
-        q, k: [B, T, Hk, Dk] fp32. v: [B, T, Hv, Dv] fp32. g, beta: [B, T, Hv] fp32; both 0 where a position must change nothing.
+        q, k: [B, T, Hk, Dk] fp32. v: [B, T, Hv, Dv] fp32. g, beta: [B, T, Hv] fp32; both 0 where a position must change
+            nothing.
         reset_BxT: True where a sequence begins: the state is zero before it.
         state: [B, Hv, Dk, Dv] fp32, the state before the first position.
         chunk: a power of two. On CPUs at Dk = 32 a chunk of 32 is fastest; at 128 the field uses 64.

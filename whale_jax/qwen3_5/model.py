@@ -34,8 +34,8 @@ def forward(
 
     Args:
         tokens_BxT: int32 ids.
-        segment_ids_BxT: int32; 0 is padding, every other value one sequence, whose positions are consecutive. Recurrent state, conv
-            window, attention and positions restart where the value changes.
+        segment_ids_BxT: int32; 0 is padding, every other value one sequence, whose positions are consecutive. Recurrent
+            state, conv window, attention and positions restart where the value changes.
         compute_dtype: of activations and matrix products; gates, norms, softmax and state stay fp32.
         remat: recompute each layer in the backward pass in place of keeping its inner activations.
 
@@ -169,7 +169,7 @@ def decode(
     return hidden, cache._replace(length=cache.length + active_B.astype(jnp.int32))
 
 
-def _run_groups(config, params, x, cache, linear_layer, attention) -> tuple[Array, Cache]:  # noqa: ANN001
+def _run_groups(config, params, x, cache, linear_layer, attention) -> tuple[Array, Cache]:
     """Scans the groups with a cache. k and v are carried whole, so that XLA updates them in place."""
 
     def group(carry, inputs):
@@ -193,7 +193,7 @@ def _add_feed_forward(config: Qwen35Config, layer: dict[str, Array], x: Array) -
 def _cast(params: Params, dtype: DTypeLike) -> Params:
     """Parameters in the compute dtype, except those whose narrow form would change the decay."""
 
-    def cast(path, leaf: Array) -> Array:  # noqa: ANN001
+    def cast(path, leaf: Array) -> Array:
         return leaf if path[-1].key in _KEEP_FP32 else leaf.astype(dtype)
 
     return jax.tree.map_with_path(cast, params)

@@ -8,9 +8,9 @@
       input_norm [D]  q [D, N 2 H]  k [D, Kh H]  v [D, Kh H]  q_norm [H]  k_norm [H]  o [N H, D]
       post_norm [D]  gate [D, F]  up [D, F]  down [F, D]
 
-Matrices map inputs (rows) to outputs (columns). The stacking over groups is what `jax.lax.scan` runs over, so tracing and code do
-not grow with depth. All functions of this package take the plain dict, because a jitted call flattens it at C++ speed; the
-module's graph is split and merged only where a module is wanted.
+Matrices map inputs (rows) to outputs (columns). The stacking over groups is what `jax.lax.scan` runs over, so tracing
+and code do not grow with depth. All functions of this package take the plain dict, because a jitted call flattens it at
+C++ speed; the module's graph is split and merged only where a module is wanted.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ def param_shapes(config: Qwen35Config) -> dict[str, Any]:
 
 
 def init_params(config: Qwen35Config, key: Array, dtype: DTypeLike = jnp.float32) -> Params:
-    """Random parameters as the reference initialises them: normal(0.02) matrices, identity norms, decay rates in 0.01..16."""
+    """Random parameters as the reference initialises them: small matrices, identity norms, decay rates in 0.01..16."""
     shapes = param_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
     keys = jax.random.split(key, len(leaves))

@@ -1,8 +1,9 @@
 """Safetensors files, byte by byte.
 
-The format: eight bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors' bytes with no
-gap. It is read here rather than through the library because an export has to repeat a source file exactly (header, order, metadata,
-tensors of other owners), and because bf16 has to come out as an array without another framework.
+The format: eight bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the
+tensors' bytes with no gap. It is read here rather than through the library because an export has to repeat a source
+file exactly (header, order, metadata, tensors of other owners), and because bf16 has to come out as an array without
+another framework.
 """
 
 import json

@@ -1,8 +1,9 @@
 """A checkpoint's own chat template, rendered so that untrusted text stays apart from the template's.
 
-The template is Jinja, run in Jinja's sandbox with the settings `transformers` uses (its `tojson` neither sorts keys nor escapes
-anything, unlike Jinja's). Untrusted text goes through the template as short placeholders and is put back afterwards, so the
-caller learns which characters of a rendered conversation the template wrote and which somebody else did.
+The template is Jinja, run in Jinja's sandbox with the settings `transformers` uses (its `tojson` neither sorts keys nor
+escapes anything, unlike Jinja's). Untrusted text goes through the template as short placeholders and is put back
+afterwards, so the caller learns which characters of a rendered conversation the template wrote and which somebody else
+did.
 """
 
 import json

@@ -1,11 +1,13 @@
 """(I + A) X = R for many small strictly lower triangular A, with matrix products alone.
 
-The inverse is built by doubling: the inverses of two neighbouring diagonal blocks give that of the block twice as large,
+The inverse is built by doubling: the inverses of two neighbouring diagonal blocks give that of the block twice as
+large,
 
     [[P, 0], [C, Q]]^-1 = [[P^-1, 0], [-Q^-1 C P^-1, Q^-1]],
 
-which multiplies only true inverses of diagonal blocks. (The closed form prod (I + A^(2^i)) takes powers of A, whose entries can
-overflow or cancel although the inverse itself is harmless.) The gradient needs no differentiation through the doubling.
+which multiplies only true inverses of diagonal blocks. (The closed form prod (I + A^(2^i)) takes powers of A, whose
+entries can overflow or cancel although the inverse itself is harmless.) The gradient needs no differentiation through
+the doubling.
 """
 
 import jax

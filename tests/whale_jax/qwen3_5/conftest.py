@@ -1,0 +1,113 @@
+"""A tiny architecture, a random checkpoint written by `transformers`, and a small byte-level tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+import whale_jax.demo
+from whale_jax.qwen3_5.chat import CONTROL_TOKENS
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.params import init_params
+
+DEMO_TEMPLATE = Path(whale_jax.demo.__file__).parent / "chat_template.jinja"
+
+HF_FIELDS: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "rms_norm_eps": 3e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.25},
+    "tie_word_embeddings": True,
+}
+"""Two groups; value heads are twice the key heads; nothing at its default where a default could hide a setting that is
+ignored."""
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Qwen35Config:
+    """One group, so that compiling stays cheap where depth does not matter."""
+    return Qwen35Config(
+        vocab_size=61,
+        hidden_size=24,
+        intermediate_size=40,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        linear_key_heads=2,
+        linear_value_heads=4,
+        linear_key_dim=8,
+        linear_value_dim=8,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_params(tiny_config):
+    """Random parameters, larger than at initialisation, so that every layer matters."""
+    params = init_params(tiny_config, jax.random.key(0))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, noisy)
+
+
+@pytest.fixture(scope="session")
+def reference_model():
+    """A random `transformers` model in fp32 with non-trivial norms."""
+    torch = pytest.importorskip("torch")
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**HF_FIELDS)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="session")
+def checkpoint(reference_model, tmp_path_factory) -> Path:
+    """`reference_model` as `transformers` saves it."""
+    directory = tmp_path_factory.mktemp("checkpoint")
+    reference_model.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer_json() -> str:
+    """A byte-level BPE tokenizer made the way Qwen3.5's is, with one more added token."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [*CONTROL_TOKENS.values(), "<|vision_start|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[AddedToken(text, special=text.startswith("<|"), normalized=False) for text in added],
+        show_progress=False,
+    )
+    words = "system user assistant tool_call tool_response think im_start im_end function parameter query search"
+    tokenizer.train_from_iterator([f"<|{word}|> </{word}>\n {word}\n\n" * 20 for word in words.split()], trainer)
+    return tokenizer.to_str()

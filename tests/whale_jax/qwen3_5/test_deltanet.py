@@ -1,0 +1,141 @@
+"""The delta rule: chunks against the recurrence, and the triangular solver against numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from whale_jax.qwen3_5.deltanet import chunked_delta_rule, recurrent_delta_rule
+from whale_jax.qwen3_5.layers import l2_norm
+from whale_jax.qwen3_5.triangular import solve_unit_lower, unit_lower_inverse
+
+BATCH, LENGTH, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 70, 2, 4, 8, 6
+
+
+def random_inputs(seed: int = 0) -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(seed), 6)
+    heads = (BATCH, LENGTH, KEY_HEADS, KEY_DIM)
+    return {
+        "q": l2_norm(jax.random.normal(keys[0], heads)),
+        "k": l2_norm(jax.random.normal(keys[1], heads)),
+        "v": jax.random.normal(keys[2], (BATCH, LENGTH, VALUE_HEADS, VALUE_DIM)),
+        "g": -jax.nn.softplus(jax.random.normal(keys[3], (BATCH, LENGTH, VALUE_HEADS))),
+        "beta": jax.nn.sigmoid(jax.random.normal(keys[4], (BATCH, LENGTH, VALUE_HEADS))),
+        "state": jax.random.normal(keys[5], (BATCH, VALUE_HEADS, KEY_DIM, VALUE_DIM)),
+    }
+
+
+NO_RESET = jnp.zeros((BATCH, LENGTH), bool)
+chunked = jax.jit(chunked_delta_rule, static_argnames="chunk")
+
+
+@jax.jit
+def by_recurrence(q, k, v, g, beta, reset, state):
+    def step(state, inputs):
+        *inputs, reset = inputs
+        state = jnp.where(reset[:, None, None, None], 0.0, state)
+        o, state = recurrent_delta_rule(*inputs, state)
+        return state, o
+
+    inputs = tuple(jnp.swapaxes(x, 0, 1) for x in (q, k, v, g, beta, reset))
+    state, o = jax.lax.scan(step, state, inputs)
+    return jnp.swapaxes(o, 0, 1), state
+
+
+def assert_same(inputs: dict[str, jax.Array], reset: jax.Array, chunk: int = 16) -> None:
+    state = inputs["state"]
+    rest = [inputs[name] for name in ("q", "k", "v", "g", "beta")]
+    o, end = chunked(*rest, reset, state, chunk=chunk)
+    expected_o, expected_end = by_recurrence(*rest, reset, state)
+    for ours, theirs in ((o, expected_o), (end, expected_end)):
+        scale = float(jnp.max(jnp.abs(theirs)))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(scale, 1e-3))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 16, 32, 64, 128])
+def test_chunked_equals_recurrent(chunk):
+    assert_same(random_inputs(), NO_RESET, chunk)
+
+
+EXTREMES = {
+    "keeps everything": {"g": 0.0},
+    "forgets everything": {"g": -1e4},
+    "decays by 1e-30 per step": {"g": -69.0},
+    "never writes": {"beta": 0.0},
+    "overwrites": {"beta": 1.0},
+    "overwrites one key without decay": {"beta": 1.0, "g": 0.0, "k": 1 / np.sqrt(KEY_DIM)},
+    "zero keys": {"k": 0.0},
+    "zero queries": {"q": 0.0},
+}
+
+
+@pytest.mark.parametrize("change", EXTREMES.values(), ids=EXTREMES)
+def test_extreme_gates_and_keys(change):
+    inputs = random_inputs()
+    assert_same(inputs | {name: jnp.full_like(inputs[name], value) for name, value in change.items()}, NO_RESET)
+
+
+@pytest.mark.parametrize("starts", [[0], [1], [15, 16, 17], [1, 2, 3, 4, 5], list(range(LENGTH)), [69]])
+def test_state_restarts_wherever_a_sequence_begins(starts):
+    reset = NO_RESET.at[0, jnp.asarray(starts)].set(True)
+    assert_same(random_inputs(1), reset)
+
+
+def test_positions_that_must_not_count_leave_the_state_alone():
+    inputs = random_inputs()
+    silent = inputs | {name: inputs[name].at[:, 40:].set(0.0) for name in ("g", "beta")}
+    names = ("q", "k", "v", "g", "beta")
+    _, after_all = chunked(*(silent[n] for n in names), NO_RESET, inputs["state"], chunk=16)
+    _, after_40 = chunked(*(inputs[n][:, :40] for n in names), NO_RESET[:, :40], inputs["state"], chunk=16)
+    np.testing.assert_allclose(after_all, after_40, atol=1e-6)
+
+
+def test_gradient_equals_that_of_the_recurrence():
+    inputs = random_inputs(2)
+    reset = NO_RESET.at[1, 20].set(True)
+    names = list(inputs)
+
+    def total(function, *values):
+        named = dict(zip(names, values, strict=True))
+        o, end = function(*(named[n] for n in ("q", "k", "v", "g", "beta")), reset, named["state"])
+        return jnp.sum(jnp.sin(o)) + jnp.sum(jnp.cos(end))
+
+    arguments = tuple(range(len(names)))
+    ours = jax.jit(jax.grad(lambda *v: total(lambda *a: chunked_delta_rule(*a, chunk=16), *v), arguments))
+    theirs = jax.jit(jax.grad(lambda *v: total(by_recurrence, *v), arguments))
+    for name, mine, reference in zip(names, ours(*inputs.values()), theirs(*inputs.values()), strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_gradient_is_finite_at_zero_keys_and_queries():
+    def total(x):
+        inputs = random_inputs()
+        unit = l2_norm(x)
+        o, _ = chunked_delta_rule(unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], 16)
+        return jnp.sum(o * o)
+
+    gradient = jax.jit(jax.grad(total))(jnp.zeros((BATCH, LENGTH, KEY_HEADS, KEY_DIM)))
+    assert bool(jnp.all(jnp.isfinite(gradient)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 16, 32, 128])
+def test_triangular_solver(size):
+    rng = np.random.default_rng(size)
+    a = np.tril(rng.normal(size=(3, size, size)), -1).astype(np.float32) / np.sqrt(size)
+    r = rng.normal(size=(3, size, 5)).astype(np.float32)
+    expected = np.linalg.solve(np.eye(size) + a.astype(np.float64), r.astype(np.float64))
+    np.testing.assert_allclose(solve_unit_lower(a, r), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_triangular_inverse_where_powers_of_the_matrix_overflow():
+    """Equal keys written at full strength: powers of A reach 1e17 and cancel, the inverse holds only 1 and -1."""
+    size = 64
+    a = np.tril(np.ones((size, size), np.float32), -1)
+    assert np.abs(np.linalg.matrix_power(a, 32)).max() > 1e17
+    expected = np.eye(size) - np.eye(size, k=-1)
+    np.testing.assert_array_equal(unit_lower_inverse(a), expected)
+
+
+def test_triangular_sizes_must_be_powers_of_two():
+    with pytest.raises(ValueError, match="power of two"):
+        unit_lower_inverse(jnp.zeros((12, 12)))
