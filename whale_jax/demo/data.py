@@ -1,6 +1,7 @@
 """The stream of training batches: generated text, tokenised and packed into rows of fixed length.
 
-Deterministic in its seed. One batch takes about 50 ms to make, so a thread that keeps a few ahead costs the training little.
+Deterministic in its seed. One batch takes about 50 ms to make, so a thread that keeps a few ahead costs the training
+little.
 """
 
 import queue
@@ -51,7 +52,9 @@ def encode(tokenizer: Tokenizer, spans: Sequence[Span], limit: int) -> Encoded:
     """Each span by itself, as a rollout encodes its pieces; cut to `limit` ids."""
     ids: list[int] = []
     weights: list[float] = []
-    for span, encoding in zip(spans, tokenizer.encode_batch([s.text for s in spans], add_special_tokens=False), strict=True):
+    for span, encoding in zip(
+        spans, tokenizer.encode_batch([s.text for s in spans], add_special_tokens=False), strict=True
+    ):
         ids += encoding.ids
         weights += [span.weight] * len(encoding.ids)
     return Encoded(ids[:limit], weights[:limit])
@@ -73,7 +76,7 @@ class Mixture:
 
     @classmethod
     def at(cls, progress: float) -> "Mixture":
-        """First copying, then right conversations, at last those of a base model; `progress` is the share that is done."""
+        """First copying, then right conversations, at last a base model's; `progress` is the share that is done."""
         exercises = 0.92 if progress < 0.2 else 0.5 if progress < 0.45 else 0.15
         return cls(exercises, silent=0.65 if progress < 0.5 else 0.1, flaws=0.2 if progress < 0.55 else 1.0)
 

@@ -1,7 +1,8 @@
 """Whole search conversations about a made-up world, as rollouts will see them, with the flaws of a small base model.
 
-An episode is simulated: an assistant that mostly does the right thing (search for the first fact that it lacks, answer when it
-has all) loses its way at rates that depend on what the conversation has told it so far (`prompts.Told`).
+An episode is simulated: an assistant that mostly does the right thing (search for the first fact that it lacks,
+answer when it has all) loses its way at rates that depend on what the conversation has told it so far
+(`prompts.Told`).
 """
 
 import random
@@ -20,8 +21,9 @@ from whale_jax.qwen3_5.template import ChatTemplate
 PROMPT_WEIGHT = 0.0
 PASSAGE_WEIGHT = 0.05
 LOOP_WEIGHT = 0.3
-"""Loss weights of text that is not the assistant's, of what is new in a passage, and of endless thoughts (long, and easy to learn).
-A name in a passage that has stood before weighs 1: each passage repeats its title, so passages train copying too."""
+"""Loss weights of text that is not the assistant's, of what is new in a passage, and of endless thoughts (long, and
+easy to learn). A name in a passage that has stood before weighs 1: each passage repeats its title, so passages train
+copying too."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ class _Episode:
         self.told.add(axis)
         return True
 
-    def thought(self, choices: Sequence[str], hop: Statement, value: str = "", *, number: int = 1, link: str = "") -> str:
+    def thought(
+        self, choices: Sequence[str], hop: Statement, value: str = "", *, number: int = 1, link: str = ""
+    ) -> str:
         return self.rng.choice(choices).format(
             relation=replies.relation_word(self.rng, hop.fact),
             subject=hop.subject,
@@ -178,7 +182,9 @@ class _Episode:
         careful = rng.random() > told.rate(Axis.CALL, 0.25, 0.08)
         asked = [replies.query(rng, hop.subject, fact, self.spec.question, careful=careful, before=self.queries)]
         if rng.random() < 0.08:
-            asked.append(replies.query(rng, hop.subject, fact, self.spec.question, careful=True, before=self.queries + asked))
+            asked.append(
+                replies.query(rng, hop.subject, fact, self.spec.question, careful=True, before=self.queries + asked)
+            )
         thought = self.thought(*self.search_thought(hop))
         if rng.random() < told.rate(Axis.CALL, 0.07, 0.02):
             self.say(thought, replies.malformed_call(rng, asked[0]))
@@ -206,7 +212,7 @@ class _Episode:
         found = found[:count]
         if found and rng.random() < 0.35:
             gold = self.world.passages[self.spec.gold[min(self.known(), len(self.spec.gold) - 1)]]
-            found = [row for row in found if row is not gold][: count - 1] + [gold]
+            found = [*[row for row in found if row is not gold][: count - 1], gold]
         if rng.random() < 0.5:
             rng.shuffle(found)
         self.latest = found
@@ -240,7 +246,8 @@ def chat_episode(
 ) -> list[Span]:
     """One conversation about one question of `world`, from its head to where it ends or is cut.
 
-    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little. `flaws` scales all rates of flaws.
+    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little. `flaws` scales all
+    rates of flaws.
     """
     spec = rng.choice(world.questions)
     episode = _Episode(rng, world, spec, thinking=rng.random() > 0.03, told=Told({}, flaws), seen={spec.subject})

@@ -1,7 +1,7 @@
 """Plain text of made-up worlds: lists to repeat, tables to look up, passages with questions. They teach copying early.
 
-The first part of the training is mostly these (`data.Mixture`): a model that has not yet learned to copy an unseen name from
-its context learns little from whole conversations, where few tokens are copies.
+The first part of the training is mostly these (`data.Mixture`): a model that has not yet learned to copy an unseen
+name from its context learns little from whole conversations, where few tokens are copies.
 """
 
 import json

@@ -14,24 +14,24 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax  # noqa: E402  (the platform must be set first)
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-from whale_jax.demo import prompts, replies  # noqa: E402
-from whale_jax.demo.worlds import MadeUpWorld  # noqa: E402
-from whale_jax.domains.searchqa import h0  # noqa: E402
-from whale_jax.domains.searchqa.corpus import documents  # noqa: E402
-from whale_jax.domains.searchqa.domain import count_words  # noqa: E402
-from whale_jax.domains.searchqa.questions import QuestionSpec  # noqa: E402
-from whale_jax.domains.searchqa.retrieval import Bm25Retriever  # noqa: E402
-from whale_jax.domains.searchqa.tool import SearchEnv  # noqa: E402
-from whale_jax.domains.searchqa.verifier import exact_match  # noqa: E402
-from whale_jax.qwen3_5.chat import ChatCodec  # noqa: E402
-from whale_jax.qwen3_5.config import Qwen35Config  # noqa: E402
-from whale_jax.qwen3_5.convert import load_checkpoint  # noqa: E402
-from whale_jax.qwen3_5.model import Cache, Params, decode, extend, init_cache, unembed  # noqa: E402
-from whale_jax.rollout.tool_calls import ToolCall, parse  # noqa: E402
+from whale_jax.demo import prompts, replies
+from whale_jax.demo.worlds import MadeUpWorld
+from whale_jax.domains.searchqa import h0
+from whale_jax.domains.searchqa.corpus import documents
+from whale_jax.domains.searchqa.domain import count_words
+from whale_jax.domains.searchqa.questions import QuestionSpec
+from whale_jax.domains.searchqa.retrieval import Bm25Retriever
+from whale_jax.domains.searchqa.tool import SearchEnv
+from whale_jax.domains.searchqa.verifier import exact_match
+from whale_jax.qwen3_5.chat import ChatCodec
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.convert import load_checkpoint
+from whale_jax.qwen3_5.model import Cache, Params, decode, extend, init_cache, unembed
+from whale_jax.rollout.tool_calls import ToolCall, parse
 
 WORLD_SEED = 7_000_000
 """Worlds of these seeds upwards are for measuring; training draws 48-bit seeds at random."""
@@ -154,7 +154,9 @@ class Bench:
                 elif calls:
                     found = self.env.search(_queries(calls[0])[:1], topk=topk)
                     play.shown += found
-                    self.turn(play, found if turns - turn > 1 or not nudge else f"{found}\n{prompts.LAST_TURN[0]}", tool=True)
+                    self.turn(
+                        play, found if turns - turn > 1 or not nudge else f"{found}\n{prompts.LAST_TURN[0]}", tool=True
+                    )
                 elif nudge and exact_match(_visible(play.replies[-1]), ["\x00"]).answer is None:
                     self.turn(play, prompts.NUDGE_FORMAT[0], tool=False)
                 else:

@@ -1,8 +1,8 @@
 """Made-up names of places, currencies and people, in many shapes.
 
-The demo model must learn to copy names that it has never seen, and it must never have seen a real one: its validation and
-test entities are real cities and countries. So every name here is put together from random syllables, and a name whose
-normalised form is on the list of real names is drawn again.
+The demo model must learn to copy names that it has never seen, and it must never have seen a real one: its validation
+and test entities are real cities and countries. So every name here is put together from random syllables, and a name
+whose normalised form is on the list of real names is drawn again.
 """
 
 import random
@@ -44,37 +44,102 @@ class Flavour:
 
 # A leading, trailing or double blank in a list is an empty part: an open syllable.
 FLAVOURS: tuple[Flavour, ...] = (
-    Flavour("b d f g h k l m n p r s t v z br kl st tr", "a e i o u", " l n r s t   m", "burg dorf heim feld berg stadt au en"),
-    Flavour("b c d f g l m n p r s t v gr ch", "a e i o u ai ou", "  n l r s  ", "ville ac y eux mont court igny", {"e": "é", "a": "â", "o": "ô"}),
-    Flavour("c d f g l m n p r s t v b gu", "a e i o u ia", "  n r s l  ", "o a es ada illo eira ana", {"a": "á", "o": "ó", "n": "ñ", "i": "í"}),
-    Flavour("b v g d z k l m n p r s t zh ch sh kr vl", "a e i o u ya", " n r v k  l st", "sk ovo grad ov ino itsa ets"),
-    Flavour("k s t n h m y r w g z d b sh ts", "a i u e o", "    n ", "ma ki hara saki mura shi da", {"o": "ō", "u": "ū"}),
-    Flavour("b p j k g ch d t n m y r l v s h bh dh kh", "a i u e o aa", "   n r l m d ", "pur abad nagar gaon ganj patti", {"a": "ā", "i": "ī"}),
+    Flavour(
+        "b d f g h k l m n p r s t v z br kl st tr",
+        "a e i o u",
+        " l n r s t   m",
+        "burg dorf heim feld berg stadt au en",
+    ),
+    Flavour(
+        "b c d f g l m n p r s t v gr ch",
+        "a e i o u ai ou",
+        "  n l r s  ",
+        "ville ac y eux mont court igny",
+        {"e": "é", "a": "â", "o": "ô"},
+    ),
+    Flavour(
+        "c d f g l m n p r s t v b gu",
+        "a e i o u ia",
+        "  n r s l  ",
+        "o a es ada illo eira ana",
+        {"a": "á", "o": "ó", "n": "ñ", "i": "í"},
+    ),
+    Flavour(
+        "b v g d z k l m n p r s t zh ch sh kr vl", "a e i o u ya", " n r v k  l st", "sk ovo grad ov ino itsa ets"
+    ),
+    Flavour(
+        "k s t n h m y r w g z d b sh ts", "a i u e o", "    n ", "ma ki hara saki mura shi da", {"o": "ō", "u": "ū"}
+    ),
+    Flavour(
+        "b p j k g ch d t n m y r l v s h bh dh kh",
+        "a i u e o aa",
+        "   n r l m d ",
+        "pur abad nagar gaon ganj patti",
+        {"a": "ā", "i": "ī"},
+    ),
     Flavour("b t j h kh d r z s sh f q k l m n w y gh", "a i u aa", "  r l m n d b sh", "ah an iya ayn abad at"),
     Flavour("b d g h k l m n p r s t w j ng", "a i u e o", "   n ng r k t", "an ang ung ari awa oro ing"),
     Flavour("x zh q j ch sh l m n h g d t y w b", "a i u e o ao ai ia", "   n ng ", "shan zhou yang xi he cun"),
     Flavour("k m n b t s w l z mb nd ng ky", "a i u e o", "     ", "ni bwe ga mba ru zi yo nde"),
     Flavour("h k l m n p w t r", "a e i o u au oa", "     ", "nui lua hiki rua tonga", {"a": "ā", "o": "ō"}),
-    Flavour("h j k l m n p r s t v kk", "a e i o u y aa uu", "  n s l k  r", "la nen ki vaara joki lahti", {"a": "ä", "o": "ö"}),
-    Flavour("b c d g k l m n s t y z ç ş", "a e i o u ı", " r n l k y ş", "lar köy hisar ova tepe lik", {"o": "ö", "u": "ü", "g": "ğ"}),
-    Flavour("b c d f g h l m n p r s t th wh br st w", "a e i o u ea oo", "  n r l ck st d", "ton ham field ford wick bury ley wood shire"),
-    Flavour("d h k l n p t v kh th ng tr", "a e i o u", "   n ng nh c m", "an inh ang oi", {"a": "à", "o": "ô", "e": "ế", "u": "ư"}),
-    Flavour("b c d g k l ł m n p r s t w z sz cz", "a e i o u y", "  n r w l k", "ów ice no wo awa ek", {"o": "ó", "z": "ż", "s": "ś", "e": "ę"}),
+    Flavour(
+        "h j k l m n p r s t v kk",
+        "a e i o u y aa uu",
+        "  n s l k  r",
+        "la nen ki vaara joki lahti",
+        {"a": "ä", "o": "ö"},
+    ),
+    Flavour(
+        "b c d g k l m n s t y z ç ş",
+        "a e i o u ı",
+        " r n l k y ş",
+        "lar köy hisar ova tepe lik",
+        {"o": "ö", "u": "ü", "g": "ğ"},
+    ),
+    Flavour(
+        "b c d f g h l m n p r s t th wh br st w",
+        "a e i o u ea oo",
+        "  n r l ck st d",
+        "ton ham field ford wick bury ley wood shire",
+    ),
+    Flavour(
+        "d h k l n p t v kh th ng tr",
+        "a e i o u",
+        "   n ng nh c m",
+        "an inh ang oi",
+        {"a": "à", "o": "ô", "e": "ế", "u": "ư"},
+    ),
+    Flavour(
+        "b c d g k l ł m n p r s t w z sz cz",
+        "a e i o u y",
+        "  n r w l k",
+        "ów ice no wo awa ek",
+        {"o": "ó", "z": "ż", "s": "ś", "e": "ę"},
+    ),
 )
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 FRONT_WORDS = (
-    "San Santa New Old Port Fort Upper Lower East West North South Great Little El La Los Bad Saint Mount Lake Nova Gran "
-    "Villa Puerto Kota Ust Novo Al Ban Nong Ain Beni Sidi Mae Khao Santo Dar Le Les Las Sao São Kuala Tanjung Porto Castel"
-).split()
-BACK_WORDS = "City Beach Springs Park Hills Bay Heights Falls Norte Sul Alto Nuevo Junction Valley Grande Town Kalan".split()
+    "San", "Santa", "New", "Old", "Port", "Fort", "Upper", "Lower", "East", "West", "North", "South", "Great",
+    "Little", "El", "La", "Los", "Bad", "Saint", "Mount", "Lake", "Nova", "Gran", "Villa", "Puerto", "Kota", "Ust",
+    "Novo", "Al", "Ban", "Nong", "Ain", "Beni", "Sidi", "Mae", "Khao", "Santo", "Dar", "Le", "Les", "Las", "Sao",
+    "São", "Kuala", "Tanjung", "Porto", "Castel",
+)  # fmt: skip
+BACK_WORDS = (
+    "City", "Beach", "Springs", "Park", "Hills", "Bay", "Heights", "Falls", "Norte", "Sul", "Alto", "Nuevo",
+    "Junction", "Valley", "Grande", "Town", "Kalan",
+)  # fmt: skip
 LINKS = ("de", "del", "de la", "am", "an der", "sur", "la", "do", "da", "di", "upon", "of", "e")
 HYPHEN_LINKS = ("-sur-", "-on-", "-le-", "-by-", "-en-", "-de-")
-COUNTRY_ENDINGS = "ia land stan a e o is aria any onia istan guay mark ea in au esh".split()
+COUNTRY_ENDINGS = (
+    "ia", "land", "stan", "a", "e", "o", "is", "aria", "any", "onia", "istan", "guay", "mark", "ea", "in", "au",
+    "esh",
+)  # fmt: skip
 COUNTRY_SHAPES = (
-    "Republic of {}", "Kingdom of {}", "{} Islands", "United {}", "North {}", "South {}", "East {}", "West {}", "New {}",
-    "Saint {}", "{} Republic", "{} and {}", "Democratic Republic of {}", "Union of {}", "{} Islands", "Federated {}",
-    "The {}", "Saint {} and {}", "Central {}", "Equatorial {}", "Papua {}", "{}-{}", "Emirates of {}", "El {}", "San {}",
+    "Republic of {}", "Kingdom of {}", "{} Islands", "United {}", "North {}", "South {}", "East {}", "West {}",
+    "New {}", "Saint {}", "{} Republic", "{} and {}", "Democratic Republic of {}", "Union of {}", "{} Islands",
+    "Federated {}", "The {}", "Saint {} and {}", "Central {}", "Equatorial {}", "Papua {}", "{}-{}", "Emirates of {}",
+    "El {}", "San {}",
 )  # fmt: skip
 MONEY_ENDINGS = ["", "", "", "a", "o", "i", "ar", "al", "ra", "no"]
 

@@ -1,8 +1,8 @@
 """What the made-up harnesses of the training text tell the model: system prompts, user templates, tools, nudges.
 
-Every prompt is put together from sentences, and each sentence belongs to one axis of behaviour. `Told` remembers the axes
-that a conversation mentioned; the replies (`replies.py`) have fewer flaws of a kind where its axis was mentioned. That is
-what makes prompts matter to the demo model, as they do to a base model.
+Every prompt is put together from sentences, and each sentence belongs to one axis of behaviour. `Told` remembers the
+axes that a conversation mentioned; the replies (`replies.py`) have fewer flaws of a kind where its axis was
+mentioned. That is what makes prompts matter to the demo model, as they do to a base model.
 """
 
 import json
@@ -196,13 +196,13 @@ FAILED_RESULTS = (
 
 @dataclass
 class Told:
-    """How often each axis was mentioned so far in a conversation, and how flawed its assistant is (1: as a base model)."""
+    """How often each axis was mentioned so far, and how flawed the assistant is (1: as a base model)."""
 
     counts: dict[Axis, int]
     flaws: float = 1.0
 
     def rate(self, axis: Axis, untold: float, told: float) -> float:
-        """A flaw's rate: `untold` where the axis was not mentioned, `told` at the first mention, half of that at more."""
+        """A flaw's rate: `untold` without a mention of the axis, `told` after one, half of that after more."""
         mentions = self.counts.get(axis, 0)
         return self.flaws * (untold if mentions == 0 else told if mentions == 1 else told / 2)
 
@@ -267,7 +267,9 @@ def result_text(rng: random.Random, documents: Sequence[tuple[str, str]], told: 
     if layout < 0.15:
         body = "\n".join(f"[{number}] {title}: {text}" for number, (title, text) in enumerate(documents, 1))
     else:
-        body = "\n\n".join(f"Doc {number} (Title: {title})\n{text}" for number, (title, text) in enumerate(documents, 1))
+        body = "\n\n".join(
+            f"Doc {number} (Title: {title})\n{text}" for number, (title, text) in enumerate(documents, 1)
+        )
         if layout < 0.7:
             body = json.dumps({"result": body}, ensure_ascii=False)
     notes: list[str] = []

@@ -59,7 +59,11 @@ GUESS_THOUGHTS = (
     "I remember {subject}.",
     "I guess {value}.",
 )
-NO_IDEA_THOUGHTS = ("I cannot find it.", "There is nothing about {subject}.", "I do not know the {relation} of {subject}.")
+NO_IDEA_THOUGHTS = (
+    "I cannot find it.",
+    "There is nothing about {subject}.",
+    "I do not know the {relation} of {subject}.",
+)
 GIVE_UP = (
     "I do not know.",
     "I could not find the answer.",
@@ -130,7 +134,12 @@ def answer(rng: random.Random, style: AnswerStyle, said: Statement) -> str:
         case AnswerStyle.LEAD:
             return f"{rng.choice(LEADS)}<answer>{value}</answer>"
         case AnswerStyle.UNTAGGED:
-            shapes = (value, f"The {relation} of {said.subject} is {value}.", f"{rng.choice(LEADS)}{value}", f"**{value}**")
+            shapes = (
+                value,
+                f"The {relation} of {said.subject} is {value}.",
+                f"{rng.choice(LEADS)}{value}",
+                f"**{value}**",
+            )
             return rng.choice(shapes)
         case AnswerStyle.WRONG_TAG:
             shapes = (

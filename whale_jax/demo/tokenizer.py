@@ -1,10 +1,11 @@
 """The demo's byte-level BPE tokenizer: 1,536 entries, Qwen3.5's control tokens, digits one by one.
 
-Pre-tokenisation follows Qwen3.5's pattern but for one thing: a word with a capital letter never takes the blank or sign before it into
-its first token, and ends where small letters end. So a name has the same ids after a blank, a quote, a bracket, a tag or an escaped
-newline, which lets a tiny model copy it from any place to any other.
+Pre-tokenisation follows Qwen3.5's pattern but for one thing: a word with a capital letter never takes the blank or
+sign before it into its first token, and ends where small letters end. So a name has the same ids after a blank, a
+quote, a bracket, a tag or an escaped newline, which lets a tiny model copy it from any place to any other.
 
-`python -m whale_jax.demo.tokenizer` trains it anew on generated text and writes the tokenizer's files of the checkpoint folder.
+`python -m whale_jax.demo.tokenizer` trains it anew on generated text and writes the tokenizer's files of the
+checkpoint folder.
 """
 
 import json

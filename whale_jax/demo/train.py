@@ -1,7 +1,7 @@
 """Pre-trains the demo model on generated text: `python -m whale_jax.demo.train --out=DIR`.
 
-The token budget, not the clock, ends the training, so the same seed gives the same weights on the same machine. Every few minutes
-the parameters so far are written to `DIR/params.npz`, whole or not at all.
+The token budget, not the clock, ends the training, so the same seed gives the same weights on the same machine. Every
+few minutes the parameters so far are written to `DIR/params.npz`, whole or not at all.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 DEVICES = 2
-"""Host devices, one core each: XLA runs the bodies of scans on a single thread, so two halves of a batch go side by side."""
+"""Host devices, one core each: XLA runs the bodies of scans on one thread, so two halves of a batch go side by side."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -50,7 +50,7 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
 
 
 def make_step(optimizer: optax.GradientTransformation, mesh: Mesh):
-    """A jitted (params, optimizer state, batch arrays) → (params, optimizer state, mean loss, share of right arg-maxes)."""
+    """A jitted (params, optimizer state, *batch arrays) → (params, optimizer state, mean loss, arg-maxes right)."""
     config = model_config()
 
     def loss(params, tokens, segments, targets, weights):

