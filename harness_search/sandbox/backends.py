@@ -161,8 +161,9 @@ def _bubblewrap(python: str, as_root: bool) -> list[str]:
         ]
     else:
         command += ["--unshare-user"]
-    command += _read_only_binds(python)
-    command += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp", "--chdir", "/", "--remount-ro", "/"]
+    # /tmp comes before the interpreter, which may lie in it
+    command += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]
+    command += [*_read_only_binds(python), "--chdir", "/", "--remount-ro", "/"]
     return command
 
 

@@ -7,6 +7,7 @@ import platform
 import secrets
 import socket
 import tempfile
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -61,16 +62,20 @@ class PreflightReport:
         }
 
 
-def preflight(backend: Backend, limits: Limits = DEFAULT_LIMITS) -> PreflightReport:
-    """Runs every attempt in a sandbox of its own; to be called where no event loop runs.
+def preflight(
+    backend: Backend, limits: Limits = DEFAULT_LIMITS, only: Collection[str] | None = None
+) -> PreflightReport:
+    """Runs every attempt (or those named) in an episode of its own; to be called where no event loop runs.
 
     Raises:
         SandboxUnavailable: the backend does not come up.
     """
-    return asyncio.run(run_attempts(backend, limits))
+    return asyncio.run(run_attempts(backend, limits, only))
 
 
-async def run_attempts(backend: Backend, limits: Limits = DEFAULT_LIMITS) -> PreflightReport:
+async def run_attempts(
+    backend: Backend, limits: Limits = DEFAULT_LIMITS, only: Collection[str] | None = None
+) -> PreflightReport:
     """`preflight` inside a running event loop."""
     source = inspect.getsource(attempts)
     slots = asyncio.Semaphore(_AT_ONCE)
@@ -86,7 +91,8 @@ async def run_attempts(backend: Backend, limits: Limits = DEFAULT_LIMITS) -> Pre
                 async with slots:
                     return await _attempt(worker, name, facts)
 
-            made = await asyncio.gather(*(attempt(name) for name in attempts.attempts(facts)))
+            names = [name for name in attempts.attempts(facts) if only is None or name in only]
+            made = await asyncio.gather(*map(attempt, names))
             return PreflightReport(str(backend.name), worker.enforced, tuple(made))
 
 

@@ -31,6 +31,7 @@ from harness_search.sandbox.session import ChildNotReady, ChildSilent, Closing, 
 _MAX_RESTARTS = 8
 _SILENT_SECONDS = 2.0  # between a closed pipe and the exit that should follow at once
 _REAP_SECONDS = 10.0
+_KILLED = "the harness process was killed from outside"
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,12 @@ class HarnessWorker:
             return explain_exit(child.exited.result(), self._limits)
         server.kill(child)
         done, _ = await asyncio.wait({child.exited}, timeout=_REAP_SECONDS)
-        if not done or child.exited.result().status is None:
+        if not done:
             return Closing(EndReason.INFRASTRUCTURE, error="the sandbox server does not answer")
-        return Closing(EndReason.HARNESS_ERROR, error="the harness process closed its pipe and went on")
+        closing = explain_exit(child.exited.result(), self._limits)
+        if closing.error == _KILLED:  # by the kill just sent
+            return Closing(EndReason.HARNESS_ERROR, error="the harness process closed its pipe and went on")
+        return closing
 
     async def _living_server(self) -> ForkServer:
         async with self._restarting:
@@ -174,7 +178,7 @@ def explain_exit(ended: Exit, limits: Limits) -> Closing:
         if number == signal.SIGXCPU or (number == signal.SIGKILL and ended.cpu_seconds >= limits.cpu_seconds):
             return Closing(EndReason.TIMEOUT, error=f"{limits.cpu_seconds} s of computing time are used up")
         if number == signal.SIGKILL:
-            return Closing(EndReason.INFRASTRUCTURE, error="the harness process was killed from outside")
+            return Closing(EndReason.INFRASTRUCTURE, error=_KILLED)
         return Closing(EndReason.HARNESS_ERROR, error=f"the harness process was killed by {signal.strsignal(number)}")
     status = os.WEXITSTATUS(ended.status)
     return Closing(

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import harness_search
+from harness_search.sandbox import __main__ as command
 from harness_search.sandbox import backends
 from harness_search.sandbox.__main__ import describe, main
 from harness_search.sandbox.backends import Backend, BackendName, SandboxUnavailable, detect
 from harness_search.sandbox.guest import filters
-from harness_search.sandbox.preflight import Held, preflight
+from harness_search.sandbox.preflight import Attempt, Held, PreflightReport, preflight
 
 _PACKAGE = Path(harness_search.__file__).parent
 _AS_NOBODY = """
@@ -44,13 +45,36 @@ def test_nothing_escapes_and_the_report_says_what_holds(backend: Backend) -> Non
     assert json.loads(json.dumps(report.to_json()))["escapes"] == []
 
 
-def test_the_attempts_are_real_where_nothing_holds(capsys: pytest.CaptureFixture[str]) -> None:
+REAL = (
+    "read /etc/passwd",
+    "read the run directory",
+    "write to /tmp",
+    "send UDP",
+    "fork",
+    "run a program",
+    "call ptrace",
+)
+
+
+def test_the_attempts_are_real_where_nothing_holds() -> None:
+    report = preflight(detect("none"), only=REAL)
+    assert set(report.escapes) == set(REAL)
+
+
+def test_the_command_reports_escapes_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = PreflightReport("none", ("resource limits",), (Attempt("fork", Held.ESCAPED, "gained forked process 7"),))
+    monkeypatch.setattr(command, "preflight", lambda backend: report)
     assert main(["--sandbox=none", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert set(report) == {"backend", "enforced", "attempts", "escapes"}
-    assert report["backend"] == "none"
-    expected = {"read /etc/passwd", "read the run directory", "write to /tmp", "call ptrace", "run a program"}
-    assert expected <= set(report["escapes"])
+    assert json.loads(capsys.readouterr().out) == {
+        "backend": "none",
+        "enforced": ["resource limits"],
+        "attempts": [{"name": "fork", "held": "escaped", "detail": "gained forked process 7"}],
+        "escapes": ["fork"],
+    }
+    assert main(["--sandbox=none"]) == 1
+    assert "1 ESCAPED" in capsys.readouterr().out
 
 
 def test_a_normal_user_is_held_as_well() -> None:

@@ -15,6 +15,8 @@ from harness_search.sandbox.limits import MIB, Limits
 from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = '''
 import asyncio, json, random, struct, time
 
