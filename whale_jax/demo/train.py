@@ -1,7 +1,8 @@
 """Pre-trains the demo model on generated text: `python -m whale_jax.demo.train --out=DIR`.
 
 The token budget, not the clock, ends the training, so the same seed gives the same weights on the same machine. Every
-few minutes the parameters so far are written to `DIR/params.npz`, whole or not at all.
+few minutes the parameters so far are written to `DIR/params.npz`, whole or not at all. At the end `DIR/checkpoint` is a
+copy of the shipped checkpoint folder with the new weights in it; `--export_only` makes it from an interrupted run.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from tokenizers import Tokenizer  # noqa: E402
 from whale_jax.demo.architecture import model_config  # noqa: E402
 from whale_jax.demo.data import PackedBatch, TextStream, batches, prefetched  # noqa: E402
 from whale_jax.demo.tokenizer import CHECKPOINT_DIR  # noqa: E402
+from whale_jax.qwen3_5.convert import export_checkpoint  # noqa: E402
 from whale_jax.qwen3_5.model import Params, forward, init_params  # noqa: E402
 from whale_jax.qwen3_5.template import ChatTemplate  # noqa: E402
 from whale_jax.training.loss import sum_nll  # noqa: E402
@@ -134,8 +136,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory for the log and the parameters")
     parser.add_argument("--tokens", type=int, default=7_200_000, help="training positions, padding included")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--export_only", action="store_true", help="train nothing: export DIR/params.npz")
     arguments = parser.parse_args()
-    train(arguments.out, tokens=arguments.tokens, seed=arguments.seed)
+    if arguments.export_only:
+        params = load_params(arguments.out / "params.npz")
+    else:
+        params = train(arguments.out, tokens=arguments.tokens, seed=arguments.seed)
+    export_checkpoint(CHECKPOINT_DIR, params, arguments.out / "checkpoint")
 
 
 if __name__ == "__main__":
