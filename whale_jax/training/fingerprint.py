@@ -26,7 +26,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def describe(array: Any) -> dict[str, Any]:
     """dtype, shape and SHA-256 of an array's bytes (C order) as JSON: equal exactly for bit-equal arrays."""
     host = np.ascontiguousarray(jax.device_get(array))
-    digest = hashlib.sha256(host.reshape(-1).view(np.uint8)).hexdigest()
+    digest = hashlib.sha256(host.reshape(-1).view(np.uint8).data).hexdigest()
     return {"dtype": str(host.dtype), "shape": list(np.shape(array)), "sha256": digest}
 
 

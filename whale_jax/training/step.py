@@ -165,14 +165,15 @@ class TrainStep:
     def _trace_accumulate(self, params: Params, totals: _Totals, batch: Batch) -> tuple[_Totals, jax.Array]:
         """Adds a micro-batch; also gives the log-probabilities [R, T] of its sampled targets."""
         self._traced += 1
-        targets_N, weights_N = batch.targets.reshape(-1), batch.weights.reshape(-1)
+        tokens_RxT, segment_ids_RxT = jnp.asarray(batch.tokens), jnp.asarray(batch.segment_ids)
+        targets_N, weights_N = jnp.ravel(batch.targets), jnp.ravel(batch.weights)
 
         def nll(params: Params) -> tuple[jax.Array, tuple[TokenSums, jax.Array]]:
             hidden_RxTxD = model.forward(
                 self._config,
                 params,
-                batch.tokens,
-                batch.segment_ids,
+                tokens_RxT,
+                segment_ids_RxT,
                 compute_dtype=self._compute_dtype,
                 remat=self._remat,
             )
@@ -204,13 +205,14 @@ class TrainStep:
         """Loss, accuracy, gradient norm, tokens."""
         self._traced += 1
         count = totals.sums.weight
-        return totals.sums.nll / count, totals.sums.correct / count, optax.global_norm(totals.grads) / count, count
+        return totals.sums.nll / count, totals.sums.correct / count, optax.tree.norm(totals.grads) / count, count
 
     def _trace_apply(self, state: TrainState, totals: _Totals) -> TrainState:
         self._traced += 1
         grads = jax.tree.map(lambda grad: grad / totals.sums.weight, totals.grads)
         updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
-        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1)
+        params = jax.tree.map(jnp.add, state.params, updates)
+        return TrainState(params, opt_state, state.step + 1)
 
 
 def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:

@@ -24,7 +24,7 @@ def problem(seed=0, density=0.4):
     return hidden, weight, targets, weights
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 37, 64])
+@pytest.mark.parametrize("chunk", [1, 16, 64])
 @pytest.mark.parametrize("density", [0.3, 1.0])
 def test_value_and_gradient_equal_the_naive_loss(chunk, density):
     hidden, weight, targets, weights = problem(density=density)

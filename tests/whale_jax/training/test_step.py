@@ -39,7 +39,10 @@ SAMPLING = Sampling(temperature=0.8, top_p=0.9, top_k=7)
 
 @pytest.fixture(scope="module")
 def params():
-    return model.init_params(CONFIG, jax.random.key(0))
+    """Drawn by numpy: compiling JAX's initialisation would take longer than all tests here."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: model.init_params(CONFIG, jax.random.key(0)))
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(scale=0.3, size=leaf.shape), jnp.float32), shapes)
 
 
 @pytest.fixture(scope="module")
