@@ -69,6 +69,8 @@ shift
 
 # Caches of the tools stay in the environment's folder.
 export MPLCONFIGDIR="$venv/cache/matplotlib" HF_HOME="$venv/cache/huggingface" HF_HUB_OFFLINE=1 PYRIGHT_PYTHON_CACHE_DIR="$venv/cache/pyright"
+# Compiled programs too: a second run, and a resumed one, start in seconds.
+export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$venv/cache/jax}"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 case $what in
