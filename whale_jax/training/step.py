@@ -116,7 +116,7 @@ class TrainStep:
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
         self._measure = jax.jit(self._trace_measure)
-        self._apply = jax.jit(self._trace_apply, donate_argnums=(0, 1))
+        self._apply = jax.jit(self._trace_apply, donate_argnums=0)
 
     @property
     def compilations(self) -> int:
