@@ -61,7 +61,8 @@ def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, 
     greedy_B = controls.temperature_B <= 0
     temperature_B = jnp.where(greedy_B, 1.0, controls.temperature_B)
 
-    scaled_BxK = (top_BxK - top_BxK[:, :1]) / temperature_B[:, None]
+    # Not top_BxK[:, :1]: XLA's CPU backend makes a full sort of a top-k whose result is sliced again.
+    scaled_BxK = (top_BxK - jnp.max(top_BxK, axis=-1, keepdims=True)) / temperature_B[:, None]
     weight_BxK = jnp.where(rank_K < controls.top_k_B[:, None], jnp.exp(scaled_BxK), 0.0)
     through_BxK = jnp.cumsum(weight_BxK, axis=-1)
     before_BxK = through_BxK - weight_BxK

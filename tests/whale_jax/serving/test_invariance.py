@@ -14,8 +14,9 @@ import pytest
 from tests.whale_jax.serving.conversations import MAX_LEN, VOCAB, Turn, conversation, converse
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving.bench_rollout import DEMO_SHAPE
 from whale_jax.serving.driver import Driver, Generation, Sampling, make_driver
-from whale_jax.serving.engine import Engine
+from whale_jax.serving.engine import DecodeRow, Engine, ExtendRow
 
 CONVERSATIONS = [conversation(seed) for seed in range(9)]
 
@@ -106,3 +107,34 @@ def test_greedy_tokens_and_log_probabilities_are_the_training_pass_s(
             if turn.sampling.temperature == 0:
                 assert list(generation.ids) == predicted.argmax(-1).tolist()
     assert predicted.shape[-1] == VOCAB
+
+
+@pytest.mark.slow
+def test_every_row_and_slot_of_the_demo_s_shape_gives_the_same_bits() -> None:
+    engine = Engine(
+        DEMO_SHAPE, model.init_params(DEMO_SHAPE, jax.random.key(0)), slots=64, max_len=768, stop_ids=(1535,)
+    )
+    ids = np.random.default_rng(0).integers(0, 1000, 150).tolist()
+
+    def result(slot: int, row: int, neighbours: int) -> list[Any]:
+        rng = np.random.default_rng(neighbours)
+        others = [other for other in rng.permutation(engine.slots).tolist() if other != slot]
+        for other in others:
+            engine.configure(other, Sampling(), (neighbours, other))
+        engine.configure(slot, Sampling(), (3, 4))
+        sampled: list[Any] = []
+        for start in range(0, len(ids), engine.extend_chunk):
+            rows = [
+                ExtendRow(other, rng.integers(0, 1000, rng.integers(1, engine.extend_chunk + 1)).tolist(), start == 0)
+                for other in others[: engine.extend_rows - 1]
+            ]
+            rows.insert(row, ExtendRow(slot, ids[start : start + engine.extend_chunk], start == 0))
+            sampled = [engine.extend(rows).row(row)]
+        active = [DecodeRow(other, int(rng.integers(0, 1000)), 8) for other in others[: 20 * neighbours]]
+        for _ in range(2):
+            sampled += engine.decode([*active, DecodeRow(slot, sampled[-1].ids[-1], 8)])[-1:]
+        return sampled
+
+    expected = result(slot=0, row=0, neighbours=0)
+    assert expected == result(slot=37, row=5, neighbours=1)
+    assert expected == result(slot=63, row=7, neighbours=3)
