@@ -7,14 +7,15 @@ little.
 import queue
 import random
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from whale_jax.demo.episodes import Span, chat_episode
 from whale_jax.demo.exercises import exercise
+from whale_jax.demo.manners import BASE, LEARNER, Manner
 from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.qwen3_5.template import ChatTemplate
 
@@ -67,22 +68,28 @@ class Mixture:
     Attributes:
         exercises: share of texts that are exercises.
         silent: share of conversations that do not announce the tool in their head.
-        flaws: scale of all rates of flaws in conversations.
+        manner: the assistant of the conversations.
     """
 
     exercises: float
     silent: float
-    flaws: float
+    manner: Manner
 
-    @classmethod
-    def at(cls, progress: float) -> "Mixture":
-        """First copying, then right conversations, at last a base model's; `progress` is the share that is done."""
-        exercises = 0.92 if progress < 0.2 else 0.5 if progress < 0.45 else 0.15
-        return cls(exercises, silent=0.65 if progress < 0.5 else 0.1, flaws=0.2 if progress < 0.55 else 1.0)
+
+def first_mixture(progress: float) -> Mixture:
+    """First copying, then right conversations, at last flawed ones; `progress` is the share done of the stage."""
+    exercises = 0.92 if progress < 0.2 else 0.5 if progress < 0.45 else 0.15
+    manner = replace(LEARNER, flaws=0.2 if progress < 0.55 else 1.0)
+    return Mixture(exercises, silent=0.65 if progress < 0.5 else 0.1, manner=manner)
+
+
+def last_mixture(progress: float) -> Mixture:
+    """Conversations, in their last half those of a base model."""
+    return Mixture(exercises=0.12, silent=0.1, manner=replace(BASE, flaws=0.4 if progress < 0.5 else 1.0))
 
 
 class TextStream:
-    """Endless encoded texts; `progress` decides the mixture and is set by whoever consumes them."""
+    """Endless encoded texts of the mixtures asked for."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, seed: int, limit: int) -> None:
         self._tokenizer, self._template, self._limit = tokenizer, template, limit
@@ -90,22 +97,26 @@ class TextStream:
         self._left = 0
         self._world: MadeUpWorld | None = None
 
-    def next(self, progress: float) -> Encoded:
+    def next(self, mixture: Mixture) -> Encoded:
         """The next text."""
         if self._world is None or self._left == 0:
             self._world, self._left = MadeUpWorld(self._rng.getrandbits(48)), TEXTS_PER_WORLD
         self._left -= 1
-        mixture = Mixture.at(progress)
         if self._rng.random() < mixture.exercises:
             spans = exercise(self._rng, self._world)
         else:
             announce = self._rng.random() >= mixture.silent
-            spans = chat_episode(self._rng, self._world, self._template, announce=announce, flaws=mixture.flaws)
+            spans = chat_episode(self._rng, self._world, self._template, announce=announce, manner=mixture.manner)
         return encode(self._tokenizer, spans, self._limit)
 
 
-def batches(stream: TextStream, *, rows: int, row_len: int, steps: int) -> Iterator[PackedBatch]:
-    """`steps` batches of `rows` x `row_len`: each row takes the longest open text that fits until none does."""
+def batches(
+    stream: TextStream, mixture: Callable[[float], Mixture], *, rows: int, row_len: int, steps: int
+) -> Iterator[PackedBatch]:
+    """`steps` batches of `rows` x `row_len`: each row takes the longest open text that fits until none does.
+
+    `mixture` maps the share of the steps that is done to what the text is made of.
+    """
     waiting: list[Encoded] = []
     for step in range(steps):
         tokens, segments, targets = (np.zeros((rows, row_len), np.int32) for _ in range(3))
@@ -114,7 +125,7 @@ def batches(stream: TextStream, *, rows: int, row_len: int, steps: int) -> Itera
             start, segment = 0, 0
             while True:
                 while len(waiting) < OPEN_TEXTS:
-                    waiting.append(stream.next(step / steps))
+                    waiting.append(stream.next(mixture(step / steps)))
                 fitting = [text for text in waiting if len(text.ids) <= row_len - start]
                 if not fitting:
                     break

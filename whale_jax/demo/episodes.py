@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from whale_jax.demo import prompts, replies
+from whale_jax.demo.manners import BASE, Manner
 from whale_jax.demo.prompts import Axis, Told
 from whale_jax.demo.replies import AnswerStyle
 from whale_jax.demo.worlds import MadeUpWorld, Statement
@@ -52,12 +53,17 @@ class _Episode:
     world: MadeUpWorld
     spec: QuestionSpec
     thinking: bool
+    manner: Manner
     told: Told = field(default_factory=lambda: Told({}))
     spans: list[Span] = field(default_factory=list)
     shown: list[Passage] = field(default_factory=list)
     latest: list[Passage] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    reached: int = 0
+    """Hops known when the assistant last acted."""
+    ending: bool = False
+    """The environment said that the next turn is the last."""
 
     @property
     def hops(self) -> list[Statement]:
@@ -116,11 +122,11 @@ class _Episode:
         rng, told = self.rng, self.told
         said = Statement(hop.subject, hop.fact, value)
         style = AnswerStyle.LEAD if rng.random() < 0.12 else AnswerStyle.PLAIN
-        if rng.random() < told.rate(Axis.FORMAT, 0.40, 0.09):
+        if rng.random() < told.rate(Axis.FORMAT, self.manner.untagged):
             style = AnswerStyle.UNTAGGED
-        elif rng.random() < told.rate(Axis.FORMAT, 0.08, 0.03):
+        elif rng.random() < told.rate(Axis.FORMAT, self.manner.wrong_tag):
             style = AnswerStyle.WRONG_TAG
-        elif rng.random() < told.rate(Axis.EXACT, 0.08, 0.02):
+        elif rng.random() < told.rate(Axis.EXACT, self.manner.sentence):
             style = AnswerStyle.SENTENCE
         self.say(thought, replies.answer(rng, style, said))
         if style in (AnswerStyle.UNTAGGED, AnswerStyle.WRONG_TAG):
@@ -152,7 +158,7 @@ class _Episode:
         """All facts are there: answer, sometimes with another fact than the right one."""
         hop = self.hops[-1]
         value, number = hop.value, self.number(self.spec.gold[-1])
-        if self.rng.random() < self.told.rate(Axis.EXACT, 0.09, 0.04):
+        if self.rng.random() < self.told.rate(Axis.EXACT, self.manner.wrong_fact):
             value, number = self.another_value(hop)
         return self.answers(hop, self.thought(replies.ANSWER_THOUGHTS, hop, value, number=number), value)
 
@@ -172,21 +178,23 @@ class _Episode:
 
     def gives_up(self, hop: Statement) -> bool:
         self.say(self.thought(replies.NO_IDEA_THOUGHTS, hop), self.rng.choice(replies.GIVE_UP))
+        if not self.manner.foresees_end and self.rng.random() < 0.4:
+            return self.nudged(prompts.NUDGE_FORMAT, Axis.FORMAT)
         return self.nudged(prompts.NUDGE_GIVE_UP, Axis.RETRY)
 
     def searches(self, hop: Statement, *, last_turn: bool) -> bool:
         rng, told = self.rng, self.told
         fact = hop.fact
-        if len(self.hops) == 2 and hop is self.hops[0] and rng.random() < told.rate(Axis.HOPS, 0.25, 0.08):
+        if len(self.hops) == 2 and hop is self.hops[0] and rng.random() < told.rate(Axis.HOPS, self.manner.shortcut):
             fact = self.hops[1].fact  # asks about the city what only its country has
-        careful = rng.random() > told.rate(Axis.CALL, 0.25, 0.08)
+        careful = rng.random() > told.rate(Axis.CALL, self.manner.careless)
         asked = [replies.query(rng, hop.subject, fact, self.spec.question, careful=careful, before=self.queries)]
         if rng.random() < 0.08:
             asked.append(
                 replies.query(rng, hop.subject, fact, self.spec.question, careful=True, before=self.queries + asked)
             )
         thought = self.thought(*self.search_thought(hop))
-        if rng.random() < told.rate(Axis.CALL, 0.07, 0.02):
+        if rng.random() < told.rate(Axis.CALL, self.manner.malformed):
             self.say(thought, replies.malformed_call(rng, asked[0]))
             return self.nudged(prompts.NUDGE_CALL, Axis.CALL)
         self.say(thought, replies.call(asked, topk=rng.choice((1, 3, 5)) if rng.random() < 0.06 else None))
@@ -210,7 +218,7 @@ class _Episode:
         for query in queries:
             found += [row for row in self.world.search(query, count, rng) if row not in found]
         found = found[:count]
-        if found and rng.random() < 0.35:
+        if found and rng.random() < self.manner.assured:
             gold = self.world.passages[self.spec.gold[min(self.known(), len(self.spec.gold) - 1)]]
             found = [*[row for row in found if row is not gold][: count - 1], gold]
         if rng.random() < 0.5:
@@ -220,37 +228,58 @@ class _Episode:
         if not found:
             return prompts.failed_text(rng)
         documents = [(row.title, row.text) for row in found]
-        return prompts.result_text(rng, documents, self.told, last_turn=last_turn)
+        text, self.ending = prompts.result_text(rng, documents, self.told, last_turn=last_turn)
+        return text
 
     def acts(self, turn: int, *, last_turn: bool) -> bool:
         """One assistant turn, and what the environment says to it."""
         rng, told = self.rng, self.told
         known, hops = self.known(), self.hops
         hop = hops[min(known, len(hops) - 1)]
-        if self.thinking and rng.random() < told.rate(Axis.SHORT, 0.04, 0.015) and not self.loses_itself(hop):
+        if (
+            self.thinking
+            and rng.random() < told.rate(Axis.SHORT, self.manner.loses_itself)
+            and not self.loses_itself(hop)
+        ):
             return False
         if known == len(hops):
             if rng.random() < 0.03 * told.flaws:
                 return self.gives_up(hop)
             return self.concludes()
         if turn == 0:
-            if rng.random() < told.rate(Axis.SEARCH, 0.12, 0.04):
+            if rng.random() < told.rate(Axis.SEARCH, self.manner.guesses_first):
                 return self.guesses(hop)
-        elif last_turn or rng.random() < told.rate(Axis.RETRY, 0.35, 0.08):
-            return self.guesses(hop) if rng.random() < 0.6 else self.gives_up(hop)
+        elif self.manner.foresees_end:
+            if last_turn or rng.random() < told.rate(Axis.RETRY, self.manner.quits):
+                return self.guesses(hop) if rng.random() < 0.6 else self.gives_up(hop)
+        elif self.ending:
+            return self.guesses(hop) if rng.random() < 0.8 else self.gives_up(hop)
+        elif known > self.reached:
+            self.reached = known
+            if rng.random() < told.rate(Axis.HOPS, self.manner.link_as_answer):
+                link = hops[known - 1]
+                number = self.number(self.spec.gold[known - 1])
+                return self.answers(
+                    link, self.thought(replies.ANSWER_THOUGHTS, link, link.value, number=number), link.value
+                )
+        elif rng.random() < told.rate(Axis.RETRY, self.manner.quits):
+            return self.guesses(hop) if rng.random() < 0.5 else self.gives_up(hop)
         return self.searches(hop, last_turn=last_turn)
 
 
 def chat_episode(
-    rng: random.Random, world: MadeUpWorld, template: ChatTemplate, *, announce: bool = True, flaws: float = 1.0
+    rng: random.Random, world: MadeUpWorld, template: ChatTemplate, *, announce: bool = True, manner: Manner = BASE
 ) -> list[Span]:
     """One conversation about one question of `world`, from its head to where it ends or is cut.
 
-    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little. `flaws` scales all
-    rates of flaws.
+    `announce` puts the tool's schema into the head; it costs a hundred tokens that teach little.
     """
-    spec = rng.choice(world.questions)
-    episode = _Episode(rng, world, spec, thinking=rng.random() > 0.03, told=Told({}, flaws), seen={spec.subject})
+    if manner.two_hops and rng.random() < manner.two_hops:
+        spec = rng.choice([spec for spec in world.questions if spec.kind.hops == 2] or world.questions)
+    else:
+        spec = rng.choice(world.questions)
+    thinking = rng.random() > 0.03
+    episode = _Episode(rng, world, spec, thinking, manner, told=Told({}, manner.flaws), seen={spec.subject})
     system = prompts.system_prompt(rng, episode.told)
     episode.open(template, system, prompts.user_prompt(rng, episode.told, episode.spec.question), announce=announce)
     turns = rng.choices((2, 3, 4, 6), (30, 20, 25, 25))[0]
@@ -258,7 +287,9 @@ def chat_episode(
         if not episode.acts(turn, last_turn=turn >= turns - 2):
             break
     else:
-        if episode.spans[-1].weight == PROMPT_WEIGHT:  # nothing follows the last opening of an assistant turn
+        if (
+            manner.foresees_end and episode.spans[-1].weight == PROMPT_WEIGHT
+        ):  # nothing follows the last opening of an assistant turn
             last = episode.hops[-1]
             value = last.value if episode.known() == len(episode.hops) else episode.another_value(last)[0]
             thought = episode.thought(replies.ANSWER_THOUGHTS, Statement(last.subject, Fact(last.fact), value), value)

@@ -201,8 +201,9 @@ class Told:
     counts: dict[Axis, int]
     flaws: float = 1.0
 
-    def rate(self, axis: Axis, untold: float, told: float) -> float:
+    def rate(self, axis: Axis, rates: tuple[float, float]) -> float:
         """A flaw's rate: `untold` without a mention of the axis, `told` after one, half of that after more."""
+        untold, told = rates
         mentions = self.counts.get(axis, 0)
         return self.flaws * (untold if mentions == 0 else told if mentions == 1 else told / 2)
 
@@ -261,8 +262,13 @@ def search_tool(rng: random.Random) -> dict:
     return {"type": "function", "function": function}
 
 
-def result_text(rng: random.Random, documents: Sequence[tuple[str, str]], told: Told, *, last_turn: bool) -> str:
-    """A tool result: (title, text) documents in one of several layouts, at times with a reminder after it."""
+def result_text(
+    rng: random.Random, documents: Sequence[tuple[str, str]], told: Told, *, last_turn: bool
+) -> tuple[str, bool]:
+    """A tool result: (title, text) documents in one of several layouts, at times with a reminder after it.
+
+    Returns the text, and whether it says that the next turn is the last.
+    """
     layout = rng.random()
     if layout < 0.15:
         body = "\n".join(f"[{number}] {title}: {text}" for number, (title, text) in enumerate(documents, 1))
@@ -273,14 +279,15 @@ def result_text(rng: random.Random, documents: Sequence[tuple[str, str]], told: 
         if layout < 0.7:
             body = json.dumps({"result": body}, ensure_ascii=False)
     notes: list[str] = []
-    if last_turn and rng.random() < 0.6:
+    announced = last_turn and rng.random() < 0.6
+    if announced:
         notes.append(rng.choice(LAST_TURN))
         told.add(Axis.FORMAT)
     for axis, sentences in REMINDERS.items():
         if rng.random() < 0.06 and not (last_turn and axis is Axis.RETRY):
             notes.append(rng.choice(sentences))
             told.add(axis)
-    return "\n".join([body, *notes])
+    return "\n".join([body, *notes]), announced
 
 
 def failed_text(rng: random.Random) -> str:

@@ -1,14 +1,16 @@
 """The text that the demo model learns from, and its packing."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from whale_jax.demo.data import Mixture, TextStream, batches, encode, prefetched
+from whale_jax.demo.data import TextStream, batches, encode, first_mixture, last_mixture, prefetched
 from whale_jax.demo.episodes import Span, chat_episode, passage_spans
 from whale_jax.demo.exercises import exercise
+from whale_jax.demo.manners import BASE, LEARNER, Manner
 from whale_jax.demo.prompts import Axis, Told
 from whale_jax.demo.tokenizer import CHECKPOINT_DIR
 from whale_jax.demo.worlds import MadeUpWorld
@@ -51,15 +53,18 @@ def test_an_assistant_without_flaws_searches_and_answers_in_tags(world: MadeUpWo
     rng = random.Random(2)
     answered = 0
     for _ in range(60):
-        turns = said(chat_episode(rng, world, template, flaws=0.0))
+        turns = said(chat_episode(rng, world, template, manner=replace(BASE, flaws=0.0)))
         assert all(parse(turn, h0.TOOLS) for turn in turns[:1]), turns
         answered += exact_match(turns[-1].rpartition("</think>")[2], references).reward == 1
     assert answered > 40
 
 
-def test_a_flawed_assistant_fails_often_and_in_many_ways(world: MadeUpWorld, template: ChatTemplate) -> None:
+@pytest.mark.parametrize("manner", [LEARNER, BASE])
+def test_a_flawed_assistant_fails_often_and_in_many_ways(
+    world: MadeUpWorld, template: ChatTemplate, manner: Manner
+) -> None:
     rng = random.Random(3)
-    turns = [said(chat_episode(rng, world, template)) for _ in range(200)]
+    turns = [said(chat_episode(rng, world, template, manner=manner)) for _ in range(200)]
     untagged = sum(not t or "</answer>" not in t[-1] for t in turns)
     no_search = sum(not t or "<tool_call>" not in t[0] for t in turns)
     assert 20 < untagged < 150
@@ -68,12 +73,12 @@ def test_a_flawed_assistant_fails_often_and_in_many_ways(world: MadeUpWorld, tem
 
 def test_an_axis_that_was_mentioned_has_fewer_flaws() -> None:
     told = Told({})
-    assert told.rate(Axis.FORMAT, 0.4, 0.1) == 0.4
+    assert told.rate(Axis.FORMAT, (0.4, 0.1)) == 0.4
     told.add(Axis.FORMAT)
-    assert told.rate(Axis.FORMAT, 0.4, 0.1) == 0.1
+    assert told.rate(Axis.FORMAT, (0.4, 0.1)) == 0.1
     told.add(Axis.FORMAT)
-    assert told.rate(Axis.FORMAT, 0.4, 0.1) == 0.05
-    assert Told({}, flaws=0.0).rate(Axis.FORMAT, 0.4, 0.1) == 0
+    assert told.rate(Axis.FORMAT, (0.4, 0.1)) == 0.05
+    assert Told({}, flaws=0.0).rate(Axis.FORMAT, (0.4, 0.1)) == 0
 
 
 def test_an_episode_has_the_ids_that_a_rollout_has(
@@ -107,7 +112,8 @@ def test_an_exercise_ends_its_text(world: MadeUpWorld) -> None:
 
 def test_batches_repeat_and_keep_texts_whole(template: ChatTemplate, tokenizer: Tokenizer) -> None:
     def draw() -> list:
-        return list(batches(TextStream(tokenizer, template, 6, 512), rows=3, row_len=512, steps=3))
+        stream = TextStream(tokenizer, template, 6, 512)
+        return list(batches(stream, first_mixture, rows=3, row_len=512, steps=3))
 
     first, second = draw(), list(prefetched(iter(draw())))
     for one, other in zip(first, second, strict=True):
@@ -132,8 +138,9 @@ def test_an_error_of_the_text_thread_reaches_the_training() -> None:
         list(prefetched(broken()))
 
 
-def test_the_mixture_goes_from_copying_to_flawed_conversations() -> None:
-    first, last = Mixture.at(0.0), Mixture.at(1.0)
-    assert first.exercises > 0.9
-    assert last.exercises < 0.2
-    assert (first.flaws, last.flaws) == (0.2, 1.0)
+def test_the_mixture_goes_from_copying_to_a_base_model() -> None:
+    start, end = first_mixture(0.0), last_mixture(1.0)
+    assert start.exercises > 0.9
+    assert end.exercises < 0.2
+    assert start.manner.flaws < end.manner.flaws == 1.0
+    assert end.manner == BASE
