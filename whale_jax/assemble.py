@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from harness_search.contract import Budgets, CallRefused, TaskView, ToolCallData, check_source, read_info
@@ -113,19 +114,24 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
     rollout, training = config.rollout, config.training
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k)
     dtype = jnp.dtype(config.model.compute_dtype)
-    engine = Engine(
-        parts.initial.config,
-        cast(parts.initial.params, dtype),
-        slots=rollout.slots,
-        max_len=rollout.max_len,
-        stop_ids=parts.codec.stop_ids,
-        extend_chunk=rollout.extend_chunk,
-        decode_steps=rollout.decode_steps,
-        max_top_k=rollout.top_k,
-        compute_dtype=dtype,
-    )
+    serving_params = cast(parts.initial.params, dtype)
+    engines = [
+        Engine(
+            parts.initial.config,
+            serving_params,
+            slots=rollout.slots,
+            max_len=rollout.max_len,
+            stop_ids=parts.codec.stop_ids,
+            extend_chunk=rollout.extend_chunk,
+            decode_steps=rollout.decode_steps,
+            max_top_k=rollout.top_k,
+            compute_dtype=dtype,
+            device=device,
+        )
+        for device in _replica_devices(rollout.replicas)
+    ]
     try:
-        driver: Driver = make_driver(rollout.rollout_driver, engine)
+        driver: Driver = make_driver(rollout.rollout_driver, *engines)
     except ServingError as error:
         raise ConfigError(str(error)) from error
     optimizer = OptimizerSettings(
@@ -177,6 +183,13 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             yield run
         finally:
             run.metrics.close()
+
+
+def _replica_devices(replicas: int) -> list[jax.Device]:
+    devices = jax.local_devices()
+    if replicas > len(devices):
+        raise ConfigError(f"--replicas={replicas}: this machine has {len(devices)} devices, and a replica needs one")
+    return devices[: replicas or len(devices)]
 
 
 def checkpoint_directory(path: str | None) -> Path:

@@ -6,10 +6,12 @@ its last commit, the same command goes on); 4 training diverged; 130 interrupted
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 from absl import flags as absl_flags
 from rich.console import Console
 
@@ -130,7 +132,14 @@ def _description(parts: Parts) -> str:
     )
 
 
+def _use_all_cores() -> None:
+    """Without an accelerator, makes each core (of up to four) a device, which then serves as a replica."""
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 4))
+
+
 if __name__ == "__main__":
+    _use_all_cores()
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     sys.exit(main(sys.argv))

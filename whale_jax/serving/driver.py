@@ -146,17 +146,22 @@ class Driver(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-def make_driver(name: DriverName, engine: Engine) -> Driver:
-    """Builds a driver on `engine`.
+def make_driver(name: DriverName, *engines: Engine) -> Driver:
+    """Builds a driver on one engine, or on several that share the sessions.
 
     Args:
       name: "scheduler", or "jetstream" for google-jetstream's own orchestrator.
-      engine: used by this driver alone from now on.
+      *engines: used by this driver alone from now on.
 
     Raises:
       ServingError: "jetstream" is asked for and google-jetstream is not installed.
-      ValueError: another name.
+      ValueError: another name, or no engine.
     """
+    if len(engines) != 1:
+        from whale_jax.serving.replicas import Replicas
+
+        return Replicas([make_driver(name, engine) for engine in engines])
+    engine = engines[0]
     if name == "scheduler":
         from whale_jax.serving.scheduler import RolloutScheduler
 

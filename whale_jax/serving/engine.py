@@ -68,12 +68,13 @@ class Engine:
         slots: int,
         max_len: int,
         stop_ids: Sequence[int],
-        extend_rows: int = 8,
-        extend_chunk: int = 64,
+        extend_rows: int = 16,
+        extend_chunk: int = 32,
         decode_steps: int = 8,
         max_top_k: int = 20,
         compute_dtype: Any = jnp.float32,
         version: int = 0,
+        device: jax.Device | None = None,
     ) -> None:
         """Allocates the cache; compiles nothing yet (see `warm_up`).
 
@@ -89,6 +90,7 @@ class Engine:
           max_top_k: the largest `Sampling.top_k` a request may ask for.
           compute_dtype: of activations and of the KV cache.
           version: version of `params`.
+          device: where the engine lives; default: the first local one.
         """
         for name, value in (("slots", slots), ("extend_rows", extend_rows), ("decode_steps", decode_steps)):
             if value < 1:
@@ -112,8 +114,9 @@ class Engine:
             "decode_steps": 0,
             "compilations": 0,
         }
-        self._params = _copy(params)
-        self._cache = model.init_cache(config, slots, max_len, compute_dtype)
+        self._device = device or jax.local_devices()[0]
+        self._params = _copy(params, self._device)
+        self._cache = jax.device_put(model.init_cache(config, slots, max_len, compute_dtype), self._device)
         self._key_Bx2 = np.zeros((slots, 2), np.uint32)
         self._temperature_B = np.zeros(slots, np.float32)
         self._top_p_B = np.ones(slots, np.float32)
@@ -144,7 +147,7 @@ class Engine:
         describe = lambda tree: jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)  # noqa: E731
         if describe(params) != describe(self._params):
             raise ValueError("Engine.set_weights: structure, shapes or dtypes differ from the weights being served")
-        self._params = _copy(params)
+        self._params = _copy(params, self._device)
         self.version = version
 
     def configure(self, slot: int, sampling: Sampling, key: tuple[int, int]) -> None:
@@ -308,5 +311,5 @@ class ExtendResult:
         return SampledIds([int(token_R[index])], [float(logprob_R[index])], [float(model_logprob_R[index])])
 
 
-def _copy(params: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+def _copy(params: Any, device: jax.Device) -> Any:
+    return jax.tree.map(lambda leaf: jnp.array(jax.device_put(leaf, device), copy=True), params)

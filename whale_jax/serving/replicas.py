@@ -1,0 +1,80 @@
+"""Several engines behind one driver: each serves its share of the sessions on a device of its own.
+
+A replica is a fixed unit, and a request's tokens do not depend on the engine that computes them, so the number of
+replicas shows in no result. On a CPU it is what puts all cores to work: XLA runs the body of a loop on one thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, Self
+
+from whale_jax.serving.driver import Driver, Generation, Sampling, Session
+
+
+class Replicas:
+    """`Driver` over drivers; a new session goes to the one with the fewest open ones."""
+
+    def __init__(self, drivers: Sequence[Driver]) -> None:
+        if not drivers:
+            raise ValueError("Replicas: at least one driver is needed")
+        self._drivers = list(drivers)
+        self._homes: dict[Session, int] = {}
+        self._open = [0] * len(self._drivers)
+        self._running: ExitStack | None = None
+
+    def start(self) -> None:
+        """Starts all; their programs are compiled at the same time."""
+        if self._running is not None:
+            return
+        with ExitStack() as stack:
+            for driver in self._drivers:
+                stack.callback(driver.stop)
+            with ThreadPoolExecutor(len(self._drivers)) as pool:
+                for done in [pool.submit(driver.start) for driver in self._drivers]:
+                    done.result()
+            self._running = stack.pop_all()
+
+    def stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def open(self) -> Session:
+        home = self._open.index(min(self._open))
+        session = self._drivers[home].open()
+        self._homes[session] = home
+        self._open[home] += 1
+        return session
+
+    async def generate(
+        self, session: Session, new_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, key: tuple[int, int]
+    ) -> Generation:
+        driver = self._drivers[self._homes[session]]
+        return await driver.generate(session, new_ids, max_tokens=max_tokens, sampling=sampling, key=key)
+
+    def close(self, session: Session) -> None:
+        home = self._homes.pop(session, None)
+        if home is not None:
+            self._open[home] -= 1
+            self._drivers[home].close(session)
+
+    def set_weights(self, params: Any, version: int) -> None:
+        for driver in self._drivers:
+            driver.set_weights(params, version)
+
+    def stats(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for driver in self._drivers:
+            total.update(driver.stats())
+        return dict(total)
