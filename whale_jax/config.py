@@ -80,10 +80,10 @@ class DataSettings:
         0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0
     )
     allow_overlap: bool = setting(False, "let splits share tasks (the paper's Math setting)")
-    weight_tasks: int = setting(512, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
-    harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
-    validation_tasks: int = setting(100, "validation tasks that are used; 0: all", at_least=0)
-    test_tasks: int = setting(0, "test tasks that are used; 0: all", at_least=0)
+    weight_tasks: int = setting(384, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
+    harness_tasks: int = setting(80, "tasks of D_harness that are used; 0: all", at_least=0)
+    validation_tasks: int = setting(64, "validation tasks that are used; 0: all", at_least=0)
+    test_tasks: int = setting(200, "test tasks that are used; 0: all", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +93,12 @@ class ScheduleSettings:
     schedule: Literal["fixed", "adaptive", "stagewise", "weight_only", "harness_only"] = setting(
         "fixed", "rule that ends a phase"
     )
-    weight_budget_epochs: float = setting(1.5, "epochs over D_weight in the whole run", above=0)
-    weight_phase_epochs: float = setting(0.75, "fixed: epochs of a weight phase (E)", above=0)
+    weight_budget_epochs: float = setting(0.75, "epochs over D_weight in the whole run", above=0)
+    weight_phase_epochs: float = setting(0.375, "fixed: epochs of a weight phase (E)", above=0)
     search_budget_iterations: int = setting(
         6, "stagewise, harness_only: search iterations in the whole run", at_least=1
     )
-    search_phase_iterations: int = setting(3, "fixed: iterations of a search phase (I)", at_least=1)
+    search_phase_iterations: int = setting(2, "fixed: iterations of a search phase (I)", at_least=1)
     patience_epochs: float = setting(0.2, "adaptive: smoothing window, burn-in and patience of a weight phase", above=0)
     patience_iterations: int = setting(2, "adaptive: iterations without a new best that end a search phase", at_least=1)
     min_iterations: int = setting(6, "adaptive: smallest number of iterations of a search phase", at_least=1)
@@ -113,7 +113,7 @@ class ScheduleSettings:
 class RolloutSettings:
     """How trajectories are sampled."""
 
-    prompts_per_step: int = setting(32, "tasks per training step", at_least=1)
+    prompts_per_step: int = setting(24, "tasks per training step", at_least=1)
     samples_per_prompt: int = setting(8, "trajectories per task (G)", at_least=1)
     temperature: float = setting(1.0, "sampling temperature; 0: greedy", at_least=0)
     top_p: float = setting(1.0, "nucleus share of probability", above=0)
@@ -148,7 +148,7 @@ class TrainingSettings:
     accept: Literal["honest", "paper"] = setting(
         "honest", "honest: reward 1 and the returned reply ended by itself; paper: reward > 0.5"
     )
-    learning_rate: float = setting(3e-4, "AdamW step size, constant", above=0)
+    learning_rate: float = setting(5e-4, "AdamW step size, constant", above=0)
     adam_b1: float = setting(0.9, "AdamW first-moment decay (open in the paper)", at_least=0)
     adam_b2: float = setting(0.95, "AdamW second-moment decay (open in the paper)", at_least=0)
     weight_decay: float = setting(0.0, "AdamW decoupled weight decay (open in the paper)", at_least=0)
@@ -178,7 +178,7 @@ class SearchSettings:
 class EvaluationSettings:
     """Periodic validation and the sealed test."""
 
-    validation_samples: int = setting(4, "samples per validation task", at_least=1)
+    validation_samples: int = setting(3, "samples per validation task", at_least=1)
     test_samples: int = setting(8, "samples per test task (mean@8)", at_least=1)
     eval_every: int = setting(
         0, "training steps between two evaluations inside a weight phase; 0: at phase ends only", at_least=0

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import bm25s
 import numpy as np
 
 from whale_jax.domains.searchqa.corpus import Document
@@ -61,6 +60,8 @@ class Bm25Retriever:
     def __init__(self, documents: Sequence[Document]) -> None:
         if not documents:
             raise ValueError("a retriever needs at least one document")
+        import bm25s  # its import starts JAX's devices, which a module's import must not do
+
         self._documents = tuple(documents)
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
         terms = [words(document.contents) for document in documents]
