@@ -112,7 +112,7 @@ def save_params(params: Params, file: Path) -> None:
     """Writes the parameters under a temporary name, then renames."""
     flat = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
     temporary = file.with_suffix(".tmp.npz")
-    np.savez(temporary, **flat)
+    np.savez(temporary, allow_pickle=False, **flat)
     temporary.replace(file)
 
 
