@@ -141,5 +141,4 @@ def _use_all_cores() -> None:
 if __name__ == "__main__":
     _use_all_cores()
     logging.basicConfig(level=logging.WARNING)
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     sys.exit(main(sys.argv))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class Bm25Retriever:
             raise ValueError("a retriever needs at least one document")
         import bm25s  # its import starts JAX's devices, which a module's import must not do
 
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # the package sets it to DEBUG
         self._documents = tuple(documents)
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
         terms = [words(document.contents) for document in documents]
