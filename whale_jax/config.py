@@ -131,7 +131,7 @@ class RolloutSettings:
     replicas: int = setting(0, "engines, each on a device of its own; 0: one per device", operational=True, at_least=0)
     slots: int = setting(32, "sequences that one engine decodes together", operational=True, at_least=1)
     concurrency: int = setting(64, "episodes in flight on this host", operational=True, at_least=1)
-    extend_chunk: int = setting(64, "tokens per row of one extend step", at_least=1)
+    extend_chunk: int = setting(32, "tokens per row of one extend step", at_least=1)
     decode_steps: int = setting(8, "decode steps between two looks of the host", operational=True, at_least=1)
     rollout_driver: Literal["scheduler", "jetstream"] = setting(
         "scheduler", "what drives the engine: the rollout scheduler or JetStream's orchestrator", operational=True
