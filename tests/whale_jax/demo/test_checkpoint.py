@@ -77,6 +77,7 @@ def test_digits_stand_alone() -> None:
     assert [codec.decode([token]) for token in codec.encode_text("60,500")] == list("60,500")
 
 
+@pytest.mark.slow
 def test_transformers_computes_the_same_logits_and_greedy_text(prompt: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT_DIR)
     reference = AutoModelForCausalLM.from_pretrained(CHECKPOINT_DIR, dtype=torch.float32)
