@@ -62,13 +62,8 @@ async def alternate(run: Run) -> Returned:
         cycle += 1
         if not schedule.has_weight_phase:
             break
-    initial, best = run.milestones[0], select(run.milestones)
+    initial, best = run.milestones[0], run.best
     return Returned(initial, best, await run.test(initial), await run.test(best), cycle)
-
-
-def select(milestones: list[Milestone]) -> Milestone:
-    """The best milestone on the selecting split; of equal ones the earliest, which cost least."""
-    return max(milestones, key=lambda milestone: milestone.selecting_mean)
 
 
 def _maybe_stop(run: Run, phase: str) -> None:

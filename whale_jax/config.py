@@ -280,6 +280,9 @@ class RunConfig:
         for name in ("adam_b1", "adam_b2"):
             if getattr(training, name) >= 1:
                 yield f"--{name} must be < 1, got {getattr(training, name)}"
+        if 0 < self.data.weight_tasks < rollout.prompts_per_step:
+            limit = self.data.weight_tasks
+            yield f"--prompts_per_step must be <= --weight_tasks ({limit}), got {rollout.prompts_per_step}"
         if self.data.max_bad_rows > 1:
             yield f"--max_bad_rows is a share and must be <= 1, got {self.data.max_bad_rows}"
         if training.row_len < rollout.max_len:

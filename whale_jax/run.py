@@ -109,6 +109,11 @@ class Run:
         self._serving_step: int | None = None
         self._phase: tuple[str, int] | None = None
 
+    @property
+    def best(self) -> Milestone:
+        """The best milestone so far on the selecting split; of equal ones the earliest, which cost least."""
+        return max(self.milestones, key=lambda milestone: milestone.selecting_mean)
+
     # Budget -----------------------------------------------------------------------------------------------------------
 
     @property

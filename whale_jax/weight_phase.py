@@ -75,7 +75,7 @@ async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: in
         run.show_step(cycle, record, report, rollout_seconds=rolled - started, train_seconds=time.monotonic() - rolled)
         if decision.stop or run.commits_at(step):
             break
-    weights = policy.save()
+    weights = policy.save(protect=[run.best.pair.step])
     return run.journal.append(
         "weight",
         {
