@@ -149,6 +149,8 @@ class Qwen35Config:
             text = fields.get("text_config")
             if not isinstance(text, Mapping):
                 raise ConfigError('config.json of model_type "qwen3_5" has no "text_config" object')
+            if fields.get("quantization_config") is not None:
+                raise ConfigError("quantization_config is not supported (only null)")
             # Where the two levels disagree transformers obeys the outer one: it builds the composite's head.
             tied = fields.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
             return _parse_text({**text, "tie_word_embeddings": tied})
@@ -214,7 +216,7 @@ _FIXED = {
 }
 """Fields that may be present with these values alone: another value would need code that is not here."""
 
-_HARMLESS_NAMES = """
+_HARMLESS = """
     _name_or_path architectures attention_dropout bad_words_ids begin_suppress_tokens bos_token_id
     chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
     early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
@@ -226,7 +228,7 @@ _HARMLESS_NAMES = """
     rope_theta sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_word_embeddings
     tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
 """
-_WITHOUT_EFFECT = frozenset(_HARMLESS_NAMES.split())
+_WITHOUT_EFFECT = frozenset(_HARMLESS.split())
 """Fields that do not change the numbers, or that `_parse_text` reads by name."""
 
 

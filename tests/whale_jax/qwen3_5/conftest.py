@@ -1,5 +1,7 @@
 """A tiny architecture, a random checkpoint written by `transformers`, and a small byte-level tokenizer."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,16 @@ HF_FIELDS: dict[str, Any] = {
 ignored."""
 
 
+SLOW_DECAY = (-5.0, 0.0)
+"""Range of a_log here: at its initialisation the state forgets within a token or two, so its loss would go unseen."""
+
+
+@pytest.fixture(scope="session")
+def quick_jit() -> Callable[..., Any]:
+    """`jax.jit` at LLVM's lowest level: these programs run for milliseconds and compile for seconds."""
+    return partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> Qwen35Config:
     """One group, so that compiling stays cheap where depth does not matter."""
@@ -58,8 +70,11 @@ def tiny_params(tiny_config):
     params = init_params(tiny_config, jax.random.key(0))
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, noisy)
+    noisy = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    params = jax.tree.unflatten(structure, noisy)
+    low, high = SLOW_DECAY
+    a_log = jax.random.uniform(jax.random.key(2), params["linear"]["a_log"].shape, minval=low, maxval=high)
+    return params | {"linear": params["linear"] | {"a_log": a_log}}
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +87,11 @@ def reference_model():
     torch.manual_seed(0)
     model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**HF_FIELDS)).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+        for name, parameter in model.named_parameters():
+            if name.endswith("A_log"):
+                parameter.uniform_(*SLOW_DECAY)
+            else:
+                parameter.add_(0.05 * torch.randn_like(parameter))
     return model
 
 

@@ -198,7 +198,7 @@ def test_unusable_tokenizers_are_refused(tokenizer_json, template, change, messa
     ("source", "message"),
     [
         ("{% if %}", "line 1"),
-        ("{{ messages[0].content[:3] }}<|im_start|>user\n", "cuts or changes"),
+        ("{{ messages[0].content[1:] }}<|im_start|>user\n", "cuts or changes"),
         ("no turns", "generation prompt"),
         ("{{ raise_exception('not today') }}", "not today"),
     ],

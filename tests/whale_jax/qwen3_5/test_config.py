@@ -52,6 +52,12 @@ def test_composite_head_is_tied_as_the_outer_level_says():
     assert not Qwen35Config.from_hf(composite).tie_embeddings
 
 
+def test_a_quantised_composite_is_refused():
+    composite = {"model_type": "qwen3_5", "text_config": TEXT, "quantization_config": {"bits": 4}}
+    with pytest.raises(ConfigError, match="quantization_config"):
+        Qwen35Config.from_hf(composite)
+
+
 def test_settings_are_read_not_assumed():
     changed = TEXT | {
         "rms_norm_eps": 1e-5,

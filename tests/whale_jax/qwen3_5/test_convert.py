@@ -196,19 +196,20 @@ def damaged(data: bytes, kind: str) -> bytes:
     return struct.pack("<Q", len(text)) + text + data[8 + length :]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "three bytes short",
-        "a tail",
-        "empty",
-        "header longer than the file",
-        "header is not JSON",
-        "wrong shape",
-        "overlap",
-    ]
-    + ["negative", "unknown dtype"],
-)
+DAMAGES = [
+    "three bytes short",
+    "a tail",
+    "empty",
+    "header longer than the file",
+    "header is not JSON",
+    "wrong shape",
+    "overlap",
+    "negative",
+    "unknown dtype",
+]
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_case_g176_damaged_files_are_refused(checkpoint, fields, tmp_path, kind):
     source = write(tmp_path / "c", tensors(checkpoint), fields)
     file = source / "model.safetensors"

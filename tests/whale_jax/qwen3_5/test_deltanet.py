@@ -1,5 +1,7 @@
 """The delta rule: chunks against the recurrence, and the triangular solver against numpy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,10 +28,11 @@ def random_inputs(seed: int = 0) -> dict[str, jax.Array]:
 
 
 NO_RESET = jnp.zeros((BATCH, LENGTH), bool)
-chunked = jax.jit(chunked_delta_rule, static_argnames="chunk")
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+chunked = quick_jit(chunked_delta_rule, static_argnames="chunk")
 
 
-@jax.jit
+@quick_jit
 def by_recurrence(q, k, v, g, beta, reset, state):
     def step(state, inputs):
         *inputs, reset = inputs
@@ -52,7 +55,7 @@ def assert_same(inputs: dict[str, jax.Array], reset: jax.Array, chunk: int = 16)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(scale, 1e-3))
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 16, 32, 64, 128])
+@pytest.mark.parametrize("chunk", [1, 16, 64])
 def test_chunked_equals_recurrent(chunk):
     assert_same(random_inputs(), NO_RESET, chunk)
 
@@ -101,8 +104,8 @@ def test_gradient_equals_that_of_the_recurrence():
         return jnp.sum(jnp.sin(o)) + jnp.sum(jnp.cos(end))
 
     arguments = tuple(range(len(names)))
-    ours = jax.jit(jax.grad(lambda *v: total(lambda *a: chunked_delta_rule(*a, chunk=16), *v), arguments))
-    theirs = jax.jit(jax.grad(lambda *v: total(by_recurrence, *v), arguments))
+    ours = quick_jit(jax.grad(lambda *v: total(lambda *a: chunked_delta_rule(*a, chunk=16), *v), arguments))
+    theirs = quick_jit(jax.grad(lambda *v: total(by_recurrence, *v), arguments))
     for name, mine, reference in zip(names, ours(*inputs.values()), theirs(*inputs.values()), strict=True):
         np.testing.assert_allclose(mine, reference, rtol=1e-4, atol=2e-5, err_msg=name)
 
@@ -114,7 +117,7 @@ def test_gradient_is_finite_at_zero_keys_and_queries():
         o, _ = chunked_delta_rule(unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], 16)
         return jnp.sum(o * o)
 
-    gradient = jax.jit(jax.grad(total))(jnp.zeros((BATCH, LENGTH, KEY_HEADS, KEY_DIM)))
+    gradient = quick_jit(jax.grad(total))(jnp.zeros((BATCH, LENGTH, KEY_HEADS, KEY_DIM)))
     assert bool(jnp.all(jnp.isfinite(gradient)))
 
 
