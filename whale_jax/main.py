@@ -101,8 +101,9 @@ def _finish(run: Run, parts: Parts, result: Returned, warnings: list[str]) -> No
     best = result.returned
     export = run.dir / "export"
     export.mkdir(exist_ok=True)
-    weights, _ = run.policy.weights_at(best.pair.step)
-    export_checkpoint(parts.initial.directory, weights, export / "checkpoint")
+    if not (export / "checkpoint").exists():  # it appears whole, and a run has one returned pair
+        weights, _ = run.policy.weights_at(best.pair.step)
+        export_checkpoint(parts.initial.directory, weights, export / "checkpoint")
     (export / "harness.py").write_text(best.pair.harness, encoding="utf-8")
     diff = report.harness_diff(run, best)
     (run.dir / "harness.diff").write_text(diff, encoding="utf-8")

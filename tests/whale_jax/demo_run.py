@@ -23,7 +23,7 @@ SMALL = (
     "--concurrency=12",
     "--rows=2",
 )
-"""Two cycles: 3 training steps in two commits and one iteration, then 2 steps and one iteration."""
+"""Two cycles: 3 training steps in two commits and one iteration, then 2 steps in two commits and one iteration."""
 
 
 def command(run_dir: Path, *flags: str) -> list[str]:

@@ -32,7 +32,7 @@ def test_a_run_leaves_what_it_promises(finished):
     run_dir, _, _, printed = finished
     kinds = [entry["kind"] for entry in Journal(run_dir / "journal").entries]
     cycle = ["weight", "weight", "evaluation", "search", "search", "evaluation"]
-    second = ["weight", "evaluation", "search", "search", "evaluation"]
+    second = ["weight", "weight", "evaluation", "search", "search", "evaluation"]
     assert kinds[: 1 + len(cycle) + len(second)] == ["evaluation", *cycle, *second]
     assert set(kinds[1 + len(cycle) + len(second) :]) == {"evaluation"}
     summary = json.loads((run_dir / "summary.json").read_text())
