@@ -13,8 +13,8 @@ from jax import Array
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.layers import rms_norm, rotate
 
-QUERY_BLOCK = 128
-"""Queries handled together. Small enough that a block's scores stay in a core's cache."""
+_SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
+"""Queries handled together: few enough for their scores to stay in a core's cache, and the unrolled code short."""
 
 _MASKED = -1e30
 """Finite, so that a row without any visible key (padding) has finite values and gradients."""
@@ -60,6 +60,7 @@ def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, seg
     A block of queries looks at the keys up to its own end, so about half of the work is skipped.
     """
     length = q_BxTxNxH.shape[1]
+    size = max(_SMALLEST_BLOCK, -(-length // _MOST_BLOCKS))
 
     @partial(jax.checkpoint, static_argnums=(4,))
     def block(q: Array, k: Array, v: Array, segments: Array, start: int) -> Array:
@@ -69,7 +70,7 @@ def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, seg
         return attend(q, k[:, :stop], v[:, :stop], causal & same)
 
     blocks = [
-        block(q_BxTxNxH[:, start : start + QUERY_BLOCK], k_BxTxKhxH, v_BxTxKhxH, segment_ids_BxT, start)
-        for start in range(0, length, QUERY_BLOCK)
+        block(q_BxTxNxH[:, start : start + size], k_BxTxKhxH, v_BxTxKhxH, segment_ids_BxT, start)
+        for start in range(0, length, size)
     ]
     return jnp.concatenate(blocks, axis=1)

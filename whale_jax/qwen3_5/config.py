@@ -250,7 +250,7 @@ def _parse_text(fields: Mapping[str, Any]) -> Qwen35Config:
     return Qwen35Config(**sizes, **rope, tie_embeddings=fields.get("tie_word_embeddings", False))
 
 
-def _parse_rope(fields: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+def _parse_rope(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """RoPE base and fraction; newer files nest them in `rope_parameters`, older ones keep them flat."""
     nested = fields.get("rope_parameters") or {}
     if not isinstance(nested, Mapping):

@@ -3,6 +3,9 @@
 Layers repeat linear, linear, linear, full; parameters are stacked over groups of four and scanned (see `params`).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -169,10 +172,22 @@ def decode(
     return hidden, cache._replace(length=cache.length + active_B.astype(jnp.int32))
 
 
-def _run_groups(config, params, x, cache, linear_layer, attention) -> tuple[Array, Cache]:
-    """Scans the groups with a cache. k and v are carried whole, so that XLA updates them in place."""
+def _run_groups(
+    config: Qwen35Config,
+    params: Params,
+    x: Array,
+    cache: Cache,
+    linear_layer: Callable[[Array, tuple[Any, ...]], tuple[Array, tuple[Array, Array]]],
+    attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
+) -> tuple[Array, Cache]:
+    """Scans the groups with a cache. k and v are carried whole, so that XLA updates them in place.
 
-    def group(carry, inputs):
+    Args:
+        linear_layer: (x, (parameters, window, state)) to (x, (window, state)).
+        attention: (parameters, normed x, all k, all v, group index) to (output, all k, all v).
+    """
+
+    def group(carry: tuple[Array, Array, Array], inputs: tuple[Any, ...]) -> tuple[Any, Any]:
         x, k, v = carry
         layers, conv, state, index = inputs
         x, (conv, state) = jax.lax.scan(linear_layer, x, (layers["linear"], conv, state))
@@ -193,7 +208,7 @@ def _add_feed_forward(config: Qwen35Config, layer: dict[str, Array], x: Array) -
 def _cast(params: Params, dtype: DTypeLike) -> Params:
     """Parameters in the compute dtype, except those whose narrow form would change the decay."""
 
-    def cast(path, leaf: Array) -> Array:
+    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
         return leaf if path[-1].key in _KEEP_FP32 else leaf.astype(dtype)
 
     return jax.tree.map_with_path(cast, params)

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-import whale_jax.demo
 from whale_jax.qwen3_5.chat import CONTROL_TOKENS
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.params import init_params
-
-DEMO_TEMPLATE = Path(whale_jax.demo.__file__).parent / "chat_template.jinja"
+from whale_jax.qwen3_5.params import param_shapes
 
 HF_FIELDS: dict[str, Any] = {
     "vocab_size": 97,
@@ -67,14 +66,15 @@ def tiny_config() -> Qwen35Config:
 @pytest.fixture(scope="session")
 def tiny_params(tiny_config):
     """Random parameters, larger than at initialisation, so that every layer matters."""
-    params = init_params(tiny_config, jax.random.key(0))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    params = jax.tree.unflatten(structure, noisy)
-    low, high = SLOW_DECAY
-    a_log = jax.random.uniform(jax.random.key(2), params["linear"]["a_log"].shape, minval=low, maxval=high)
-    return params | {"linear": params["linear"] | {"a_log": a_log}}
+    rng = np.random.default_rng(0)
+    shapes, structure = jax.tree.flatten_with_path(
+        param_shapes(tiny_config), is_leaf=lambda node: isinstance(node, tuple)
+    )
+    drawn = [
+        rng.uniform(*SLOW_DECAY, shape) if path[-1].key == "a_log" else 0.3 * rng.normal(size=shape)
+        for path, shape in shapes
+    ]
+    return jax.tree.unflatten(structure, [jnp.asarray(array, jnp.float32) for array in drawn])
 
 
 @pytest.fixture(scope="session")

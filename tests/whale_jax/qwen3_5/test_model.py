@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from whale_jax.qwen3_5 import model
+from whale_jax.qwen3_5.params import param_shapes
 
 LENGTHS = [1, 2, 3, 4, 5, 63, 64, 65]
 WIDTH, MAX_LEN, CHUNK = 216, 80, 16
@@ -215,6 +216,12 @@ def test_bf16_stays_close_and_keeps_the_state_in_fp32(quick_jit, tiny_config, ti
         lambda *a: model.decode(tiny_config, tiny_params, *a, compute_dtype=jnp.bfloat16), *inputs
     )
     assert (cache.k.dtype, cache.conv.dtype, cache.state.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+
+
+def test_initial_parameters_have_the_announced_shapes(tiny_config):
+    shapes = jax.eval_shape(lambda key: model.init_params(tiny_config, key), jax.random.key(0))
+    assert jax.tree.map(lambda leaf: leaf.shape, shapes) == param_shapes(tiny_config)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
 
 
 def test_the_module_holds_the_same_parameters(tiny_config, tiny_params):
