@@ -185,7 +185,7 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             run.metrics.close()
 
 
-def _replica_devices(replicas: int) -> list[jax.Device]:
+def _replica_devices(replicas: int) -> list[Any]:
     devices = jax.local_devices()
     if replicas > len(devices):
         raise ConfigError(f"--replicas={replicas}: this machine has {len(devices)} devices, and a replica needs one")

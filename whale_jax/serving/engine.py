@@ -74,7 +74,7 @@ class Engine:
         max_top_k: int = 20,
         compute_dtype: Any = jnp.float32,
         version: int = 0,
-        device: jax.Device | None = None,
+        device: Any = None,
     ) -> None:
         """Allocates the cache; compiles nothing yet (see `warm_up`).
 
@@ -90,7 +90,7 @@ class Engine:
           max_top_k: the largest `Sampling.top_k` a request may ask for.
           compute_dtype: of activations and of the KV cache.
           version: version of `params`.
-          device: where the engine lives; default: the first local one.
+          device: the `jax.Device` where the engine lives; default: the first local one.
         """
         for name, value in (("slots", slots), ("extend_rows", extend_rows), ("decode_steps", decode_steps)):
             if value < 1:
@@ -311,5 +311,5 @@ class ExtendResult:
         return SampledIds([int(token_R[index])], [float(logprob_R[index])], [float(model_logprob_R[index])])
 
 
-def _copy(params: Any, device: jax.Device) -> Any:
+def _copy(params: Any, device: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.array(jax.device_put(leaf, device), copy=True), params)
