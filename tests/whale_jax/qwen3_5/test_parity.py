@@ -36,6 +36,7 @@ def reference_logits(reference_model, ids: np.ndarray):
     return reference_model(torch.tensor(ids[None], dtype=torch.long)).logits[0]
 
 
+@pytest.mark.slow
 def test_logits_and_gradients(quick_jit, loaded, reference_model, prompts):
     """Logits at every position of every length, and the gradient of every parameter of the summed log-likelihood."""
     config, params = loaded
@@ -107,6 +108,7 @@ def test_prefill_then_decoding_step_by_step(quick_jit, loaded, reference_model, 
     np.testing.assert_allclose(np.concatenate(seen), expected, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_greedy_text_is_equal(loaded, reference_model, prompts):
     """At the compiler's usual level, unlike the tests above."""
     config, params = loaded
