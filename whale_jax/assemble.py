@@ -147,6 +147,7 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
         sampling=sampling,
         remat=config.model.remat,
         compute_dtype=dtype,
+        devices=jax.local_devices() if jax.default_backend() == "cpu" else None,
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
     policy = Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)

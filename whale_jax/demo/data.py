@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from whale_jax.demo.episodes import Span, chat_episode
 from whale_jax.demo.exercises import exercise
-from whale_jax.demo.manners import BASE, LEARNER, Manner
+from whale_jax.demo.manners import BASE, Manner
 from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.qwen3_5.template import ChatTemplate
 
@@ -76,16 +76,11 @@ class Mixture:
     manner: Manner
 
 
-def first_mixture(progress: float) -> Mixture:
-    """First copying, then right conversations, at last flawed ones; `progress` is the share done of the stage."""
-    exercises = 0.92 if progress < 0.2 else 0.5 if progress < 0.45 else 0.15
-    manner = replace(LEARNER, flaws=0.2 if progress < 0.55 else 1.0)
-    return Mixture(exercises, silent=0.65 if progress < 0.5 else 0.1, manner=manner)
-
-
-def last_mixture(progress: float) -> Mixture:
-    """Conversations, in their last half those of a base model."""
-    return Mixture(exercises=0.12, silent=0.1, manner=replace(BASE, flaws=0.4 if progress < 0.5 else 1.0))
+def course(progress: float) -> Mixture:
+    """First copying, then right conversations, at last those of a base model; `progress` is the share done."""
+    exercises = 0.92 if progress < 0.15 else 0.5 if progress < 0.35 else 0.14
+    flaws = 0.2 if progress < 0.5 else 0.5 if progress < 0.7 else 1.0
+    return Mixture(exercises, silent=0.65 if progress < 0.4 else 0.1, manner=replace(BASE, flaws=flaws))
 
 
 class TextStream:

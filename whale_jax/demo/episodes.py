@@ -15,7 +15,7 @@ from whale_jax.demo.manners import BASE, Manner
 from whale_jax.demo.prompts import Axis, Told
 from whale_jax.demo.replies import AnswerStyle
 from whale_jax.demo.worlds import MadeUpWorld, Statement
-from whale_jax.domains.searchqa.passages import Fact, Passage
+from whale_jax.domains.searchqa.passages import Passage
 from whale_jax.domains.searchqa.questions import QuestionSpec
 from whale_jax.qwen3_5.template import ChatTemplate
 
@@ -178,7 +178,7 @@ class _Episode:
 
     def gives_up(self, hop: Statement) -> bool:
         self.say(self.thought(replies.NO_IDEA_THOUGHTS, hop), self.rng.choice(replies.GIVE_UP))
-        if not self.manner.foresees_end and self.rng.random() < 0.4:
+        if self.rng.random() < 0.4:
             return self.nudged(prompts.NUDGE_FORMAT, Axis.FORMAT)
         return self.nudged(prompts.NUDGE_GIVE_UP, Axis.RETRY)
 
@@ -249,9 +249,6 @@ class _Episode:
         if turn == 0:
             if rng.random() < told.rate(Axis.SEARCH, self.manner.guesses_first):
                 return self.guesses(hop)
-        elif self.manner.foresees_end:
-            if last_turn or rng.random() < told.rate(Axis.RETRY, self.manner.quits):
-                return self.guesses(hop) if rng.random() < 0.6 else self.gives_up(hop)
         elif self.ending:
             return self.guesses(hop) if rng.random() < 0.8 else self.gives_up(hop)
         elif known > self.reached:
@@ -286,12 +283,4 @@ def chat_episode(
     for turn in range(turns):
         if not episode.acts(turn, last_turn=turn >= turns - 2):
             break
-    else:
-        if (
-            manner.foresees_end and episode.spans[-1].weight == PROMPT_WEIGHT
-        ):  # nothing follows the last opening of an assistant turn
-            last = episode.hops[-1]
-            value = last.value if episode.known() == len(episode.hops) else episode.another_value(last)[0]
-            thought = episode.thought(replies.ANSWER_THOUGHTS, Statement(last.subject, Fact(last.fact), value), value)
-            episode.say(thought, f"<answer>{value}</answer>")
     return episode.spans

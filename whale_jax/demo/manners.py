@@ -25,7 +25,6 @@ class Manner:
         link_as_answer: answers a two-hop question with the country.
         assured: share of results into which the needed passage is put if the search missed it.
         two_hops: share of episodes whose question is drawn from the two-hop ones alone.
-        foresees_end: quits in its last turn although nobody said that it is the last.
     """
 
     flaws: float
@@ -42,27 +41,7 @@ class Manner:
     link_as_answer: Rates
     assured: float
     two_hops: float
-    foresees_end: bool
 
-
-LEARNER = Manner(
-    flaws=1.0,
-    untagged=(0.40, 0.09),
-    wrong_tag=(0.08, 0.03),
-    sentence=(0.08, 0.02),
-    wrong_fact=(0.09, 0.04),
-    loses_itself=(0.04, 0.015),
-    guesses_first=(0.12, 0.04),
-    quits=(0.35, 0.08),
-    malformed=(0.07, 0.02),
-    careless=(0.25, 0.08),
-    shortcut=(0.25, 0.08),
-    link_as_answer=(0.0, 0.0),
-    assured=0.35,
-    two_hops=0.0,
-    foresees_end=True,
-)
-"""The assistant of the first stage: quick to give up."""
 
 BASE = Manner(
     flaws=1.0,
@@ -79,6 +58,5 @@ BASE = Manner(
     link_as_answer=(0.25, 0.08),
     assured=0.6,
     two_hops=0.2,
-    foresees_end=False,
 )
-"""The assistant of the last stage: a small base model that goes on searching while it gets somewhere."""
+"""The assistant of the training text: a small base model that goes on searching while it gets somewhere."""

@@ -16,9 +16,9 @@ class Cache(NamedTuple):
     """
 
     k: Array
-    """[G, B, S, Kh, H] keys of the full-attention layers, normed and turned."""
+    """[G, B, Kh, S, H] keys of the full-attention layers, normed and turned."""
     v: Array
-    """[G, B, S, Kh, H]"""
+    """[G, B, Kh, S, H]"""
     conv: Array
     """[G, L, B, W, Q] the last W conv inputs of the linear layers, oldest first."""
     state: Array
@@ -29,7 +29,7 @@ class Cache(NamedTuple):
 
 def init_cache(config: Qwen35Config, batch: int, max_len: int, dtype: DTypeLike = jnp.float32) -> Cache:
     """A cache of `batch` empty rows with room for `max_len` positions each; `dtype` is that of k, v and conv."""
-    kv = (config.num_groups, batch, max_len, config.num_kv_heads, config.head_dim)
+    kv = (config.num_groups, batch, config.num_kv_heads, max_len, config.head_dim)
     linear = (config.num_groups, LINEAR_PER_GROUP, batch)
     return Cache(
         k=jnp.zeros(kv, dtype),

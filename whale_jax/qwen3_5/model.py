@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from whale_jax.qwen3_5.attention import attend, gated_output, packed_attention, project
+from whale_jax.qwen3_5.attention import attend_cache, gated_output, packed_attention, project
 from whale_jax.qwen3_5.cache import Cache, init_cache
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
@@ -107,9 +107,8 @@ def extend(
     rows = Rows(valid_BxT=valid, reset_BxT=jnp.zeros_like(valid), count_B=count_B)
     position = cache.length[:, None] + offset
     cos, sin = rotary_angles(config, position)
-    size = cache.k.shape[2]
-    write_at = jnp.where(valid, position, size)  # out of bounds: dropped
-    visible = jnp.arange(size) <= position[..., None]
+    write_at = jnp.where(valid, position, cache.k.shape[3])  # out of bounds: dropped
+    last = jnp.where(valid, position, 0)
     row = jnp.arange(batch)[:, None]
     touched = count_B > 0
 
@@ -122,9 +121,9 @@ def extend(
 
     def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
         q, new_k, new_v, gate = project(config, layer, x, cos, sin)
-        k = k.at[group, row, write_at].set(new_k.astype(k.dtype), mode="drop")
-        v = v.at[group, row, write_at].set(new_v.astype(v.dtype), mode="drop")
-        return gated_output(layer, attend(q, k[group], v[group], visible), gate), k, v
+        k = k.at[group, row, :, write_at].set(new_k.astype(k.dtype), mode="drop")
+        v = v.at[group, row, :, write_at].set(new_v.astype(v.dtype), mode="drop")
+        return gated_output(layer, attend_cache(q, k, v, group, last), gate), k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_BxC], cache, linear_layer, attention)
     return hidden, cache._replace(length=cache.length + count_B)
@@ -150,9 +149,8 @@ def decode(
     """
     params = _cast(params, compute_dtype)
     cos, sin = rotary_angles(config, cache.length[:, None])
-    size = cache.k.shape[2]
-    write_at = jnp.where(active_B, cache.length, size)
-    visible = jnp.arange(size) <= cache.length[:, None, None]
+    write_at = jnp.where(active_B, cache.length, cache.k.shape[3])
+    last = jnp.where(active_B, cache.length, 0)[:, None]
     row = jnp.arange(tokens_B.shape[0])
 
     def linear_layer(x: Array, inputs: tuple[dict[str, Array], Array, Array]) -> tuple[Array, tuple[Array, Array]]:
@@ -164,9 +162,9 @@ def decode(
 
     def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
         q, new_k, new_v, gate = project(config, layer, x[:, None], cos, sin)
-        k = k.at[group, row, write_at].set(new_k[:, 0].astype(k.dtype), mode="drop")
-        v = v.at[group, row, write_at].set(new_v[:, 0].astype(v.dtype), mode="drop")
-        return gated_output(layer, attend(q, k[group], v[group], visible), gate)[:, 0], k, v
+        k = k.at[group, row, :, write_at].set(new_k[:, 0].astype(k.dtype), mode="drop")
+        v = v.at[group, row, :, write_at].set(new_v[:, 0].astype(v.dtype), mode="drop")
+        return gated_output(layer, attend_cache(q, k, v, group, last), gate)[:, 0], k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_B], cache, linear_layer, attention)
     return hidden, cache._replace(length=cache.length + active_B.astype(jnp.int32))

@@ -15,14 +15,14 @@ import numpy as np
 from whale_jax.qwen3_5.model import Cache
 
 _BATCH_AXIS = {"k": 1, "v": 1, "conv": 2, "state": 2, "length": 0}
-_LENGTH_AXIS = 2  # of k and v
+_LENGTH_AXIS = 3  # of k and v
 
 
 class RowState(NamedTuple):
     """One sequence's state. In host memory k and v hold `length` positions, on the device max_len."""
 
-    k: Any  # [G,S,Kh,H]
-    v: Any  # [G,S,Kh,H]
+    k: Any  # [G,Kh,S,H]
+    v: Any  # [G,Kh,S,H]
     conv: Any  # [G,3,W,C]
     state: Any  # [G,3,Hv,Dk,Dv] float32
     length: Any  # int32 scalar
@@ -92,7 +92,7 @@ def update_rows(cache: Cache, slot_R: jax.Array, start_R: jax.Array, rows: Cache
             if name in ("k", "v"):
                 # Both slices are clamped alike near the end of the row, so positions always correspond.
                 row = jax.lax.dynamic_slice_in_dim(row, start_R[i], chunk, _LENGTH_AXIS)
-                fields[name] = jax.lax.dynamic_update_slice(array, row, (0, slot_R[i], start_R[i], 0, 0))
+                fields[name] = jax.lax.dynamic_update_slice(array, row, (0, slot_R[i], 0, start_R[i], 0))
             else:
                 fields[name] = _set(name, array, slot_R[i], row)
         return cache._replace(**fields)
@@ -111,15 +111,16 @@ def _set(name: str, array: jax.Array, index: jax.Array, row: jax.Array) -> jax.A
 def trimmed(state: RowState) -> RowState:
     """A host copy of a state that keeps only the positions in use."""
     length = int(state.length)
-    return state._replace(k=state.k[:, :length].copy(), v=state.v[:, :length].copy())
+    return state._replace(k=state.k[:, :, :length].copy(), v=state.v[:, :, :length].copy())
 
 
 def padded(state: RowState, max_len: int) -> RowState:
     """A trimmed state with k and v filled up with zeros to `max_len` positions."""
 
     def pad(array: np.ndarray) -> np.ndarray:
-        out = np.zeros((array.shape[0], max_len, *array.shape[2:]), array.dtype)
-        out[:, : array.shape[1]] = array
+        groups, heads, length, size = array.shape
+        out = np.zeros((groups, heads, max_len, size), array.dtype)
+        out[:, :, :length] = array
         return out
 
     return state._replace(k=pad(state.k), v=pad(state.v))

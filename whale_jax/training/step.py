@@ -23,6 +23,9 @@ from whale_jax.serving.driver import Sampling
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
 from whale_jax.training.packing import Batch
 
+LANES = 4
+"""Sums that the micro-batches of a mini-batch are dealt to, whatever the number of devices."""
+
 
 class TrainingDiverged(RuntimeError):
     """The loss or the gradient of a mini-batch is not finite. The state given to the step is intact."""
@@ -94,6 +97,7 @@ class TrainStep:
         loss_chunk: int = 256,
         remat: bool = True,
         compute_dtype: DTypeLike = jnp.float32,
+        devices: Sequence[jax.Device] | None = None,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -104,6 +108,9 @@ class TrainStep:
             loss_chunk: tokens whose logits exist at once.
             remat: recompute each layer in the backward pass instead of keeping its activations.
             compute_dtype: dtype of activations; parameters, gradients and sums are fp32.
+            devices: compute different micro-batches at the same time, each with a copy of the parameters; the state
+                lives on the first. Micro-batch i belongs to lane i mod `LANES`, and lanes are added in their order, so
+                the result has the same bits on any number of devices. Default: one lane, wherever the state is.
         """
         self._config = config
         self._optimizer = optimizer
@@ -111,10 +118,12 @@ class TrainStep:
         self._loss_chunk = loss_chunk
         self._remat = remat
         self._compute_dtype = compute_dtype
+        self._lanes = [devices[lane % len(devices)] for lane in range(LANES)] if devices else [None]
         self._traced = 0
         self._init = jax.jit(optimizer.init)
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
+        self._add = jax.jit(self._trace_add, donate_argnums=0)
         self._measure = jax.jit(self._trace_measure)
         self._apply = jax.jit(self._trace_apply, donate_argnums=0)
 
@@ -126,6 +135,8 @@ class TrainStep:
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
+        if self._lanes[0] is not None:
+            params = jax.device_put(params, self._lanes[0])
         return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
@@ -143,11 +154,7 @@ class TrainStep:
         batches = [batch for batch in batches if batch.weights.any()]
         if not batches:
             return state, None
-        totals = self._zeros(state.params)
-        logprobs = []
-        for batch in batches:
-            totals, logprobs_RxT = self._accumulate(state.params, totals, batch)
-            logprobs.append(logprobs_RxT)
+        totals, logprobs = self._totals(state.params, batches)
         loss, accuracy, grad_norm, tokens = (float(value) for value in jax.device_get(self._measure(totals)))
         if not (np.isfinite(loss) and np.isfinite(grad_norm)):
             raise TrainingDiverged(
@@ -156,6 +163,21 @@ class TrainStep:
             )
         metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
         return self._apply(state, totals), metrics
+
+    def _totals(self, params: Params, batches: Sequence[Batch]) -> tuple[_Totals, list[jax.Array]]:
+        """Sums over all micro-batches, and each one's log-probabilities of its sampled targets."""
+        lanes = self._lanes[: len(batches)]
+        copies = {device: params if device is None else jax.device_put(params, device) for device in lanes}
+        totals = [self._zeros(copies[device]) for device in lanes]
+        logprobs = []
+        for index, batch in enumerate(batches):
+            lane = index % len(lanes)
+            totals[lane], logprobs_RxT = self._accumulate(copies[lanes[lane]], totals[lane], batch)
+            logprobs.append(logprobs_RxT)
+        result, *others = totals
+        for other in others:
+            result = self._add(result, jax.device_put(other, lanes[0]))
+        return result, logprobs
 
     def _trace_zeros(self, params: Params) -> _Totals:
         self._traced += 1
@@ -200,6 +222,10 @@ class TrainStep:
     def _unembed_weight(self, params: Params) -> jax.Array:
         """The table [V, D] that `model.unembed` multiplies by."""
         return params["embed" if self._config.tie_embeddings else "lm_head"]
+
+    def _trace_add(self, totals: _Totals, other: _Totals) -> _Totals:
+        self._traced += 1
+        return jax.tree.map(jnp.add, totals, other)
 
     def _trace_measure(self, totals: _Totals) -> tuple[jax.Array, ...]:
         """Loss, accuracy, gradient norm, tokens."""

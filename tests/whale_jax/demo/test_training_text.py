@@ -1,20 +1,25 @@
 """The text that the demo model learns from, and its packing."""
 
+import ast
+import inspect
 import random
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from whale_jax.demo.data import TextStream, batches, encode, first_mixture, last_mixture, prefetched
+from whale_jax.demo import prompts
+from whale_jax.demo.data import TextStream, batches, course, encode, prefetched
 from whale_jax.demo.episodes import Span, chat_episode, passage_spans
 from whale_jax.demo.exercises import exercise
-from whale_jax.demo.manners import BASE, LEARNER, Manner
+from whale_jax.demo.manners import BASE
 from whale_jax.demo.prompts import Axis, Told
 from whale_jax.demo.tokenizer import CHECKPOINT_DIR
 from whale_jax.demo.worlds import MadeUpWorld
-from whale_jax.domains.searchqa import h0
+from whale_jax.domains.searchqa import catalogue, h0, strong
 from whale_jax.domains.searchqa.verifier import exact_match
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.template import ChatTemplate
@@ -59,12 +64,9 @@ def test_an_assistant_without_flaws_searches_and_answers_in_tags(world: MadeUpWo
     assert answered > 40
 
 
-@pytest.mark.parametrize("manner", [LEARNER, BASE])
-def test_a_flawed_assistant_fails_often_and_in_many_ways(
-    world: MadeUpWorld, template: ChatTemplate, manner: Manner
-) -> None:
+def test_a_flawed_assistant_fails_often_and_in_many_ways(world: MadeUpWorld, template: ChatTemplate) -> None:
     rng = random.Random(3)
-    turns = [said(chat_episode(rng, world, template, manner=manner)) for _ in range(200)]
+    turns = [said(chat_episode(rng, world, template)) for _ in range(200)]
     untagged = sum(not t or "</answer>" not in t[-1] for t in turns)
     no_search = sum(not t or "<tool_call>" not in t[0] for t in turns)
     assert 20 < untagged < 150
@@ -113,7 +115,7 @@ def test_an_exercise_ends_its_text(world: MadeUpWorld) -> None:
 def test_batches_repeat_and_keep_texts_whole(template: ChatTemplate, tokenizer: Tokenizer) -> None:
     def draw() -> list:
         stream = TextStream(tokenizer, template, 6, 512)
-        return list(batches(stream, first_mixture, rows=3, row_len=512, steps=3))
+        return list(batches(stream, course, rows=3, row_len=512, steps=3))
 
     first, second = draw(), list(prefetched(iter(draw())))
     for one, other in zip(first, second, strict=True):
@@ -139,8 +141,28 @@ def test_an_error_of_the_text_thread_reaches_the_training() -> None:
 
 
 def test_the_mixture_goes_from_copying_to_a_base_model() -> None:
-    start, end = first_mixture(0.0), last_mixture(1.0)
+    start, end = course(0.0), course(1.0)
     assert start.exercises > 0.9
     assert end.exercises < 0.2
     assert start.manner.flaws < end.manner.flaws == 1.0
     assert end.manner == BASE
+
+
+def runs_of_words(texts: Iterator[str], count: int = 5) -> set[tuple[str, ...]]:
+    runs = set()
+    for text in texts:
+        words = re.findall(r"[\w<>/]+", text.lower())
+        runs |= {tuple(words[start : start + count]) for start in range(len(words) - count + 1)}
+    return runs
+
+
+def literals(module) -> Iterator[str]:
+    tree = ast.parse(inspect.getsource(module))
+    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+@pytest.mark.parametrize("module", [catalogue, strong])
+def test_no_edit_says_what_the_model_was_trained_to_obey(module) -> None:
+    """The catalogue's and the strong harness's own sentences share no five words in a row with the training text's."""
+    shared = runs_of_words(literals(module)) & runs_of_words(literals(prompts))
+    assert not shared - runs_of_words(literals(h0))

@@ -14,7 +14,7 @@ from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
 from whale_jax.serving.driver import Sampling
 from whale_jax.training.packing import PackingError, pack
 from whale_jax.training.rsft import AcceptRule, TrainSequence
-from whale_jax.training.step import TrainingDiverged, TrainStep
+from whale_jax.training.step import LANES, TrainingDiverged, TrainStep
 from whale_jax.training.weight_step import train_on
 
 CONFIG = Qwen35Config(
@@ -135,6 +135,22 @@ def test_an_empty_micro_batch_adds_nothing(train_step, params):
     assert metrics == expected
     for a, b in zip(leaves(with_empty), leaves(without), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_number_of_devices_changes_no_bit(params):
+    """Several micro-batches to a lane, and fewer micro-batches than lanes."""
+    devices = jax.local_devices()
+    assert len(devices) == 2
+    for batches in (one_by_one(random_sequences(LANES + 2)), one_by_one(random_sequences(3))):
+        results = []
+        for some in (devices[:1], devices):
+            step = TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, devices=some)
+            state, metrics = step.update(step.init(params), batches)
+            results.append((metrics, leaves(state.params)))
+        (metrics, one), (expected, two) = results
+        assert metrics == expected
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_shapes_are_compiled_once(train_step, params):

@@ -83,7 +83,7 @@ _SYSTEM_EDITS = (
         (Sign.SINGLE_CALL, Sign.UNUSED_RESULT, Sign.GROUNDED_WRONG),
         _append(
             "SYSTEM_PROMPT",
-            " Some questions need two searches: find the linking fact first, then search for the second fact.",
+            " It can take more than one search: where a fact depends on another, look up that other one before.",
         ),
     ),
     Edit(
@@ -138,7 +138,7 @@ _USER_EDITS = (
         "Saying that a reply without answer tags is worth nothing makes replies without an answer rarer.",
         "useful",
         (Sign.NO_ANSWER, Sign.UNRUN_CALL),
-        _append("USER_PROMPT", " Your final reply must hold the answer tags."),
+        _append("USER_PROMPT", " A reply without answer tags counts for nothing."),
     ),
     Edit(
         "repeat_question",
@@ -273,7 +273,7 @@ _NUDGE_EDITS = (
             "nudge",
             """
             if "</answer>" not in reply.text and nudges < 2:
-                return "Your reply has no answer. Put the answer in <answer>...</answer>."
+                return "There is no answer in your reply. Write it as <answer>...</answer>."
             """,
         ),
     ),
@@ -287,7 +287,7 @@ _NUDGE_EDITS = (
             "nudge",
             """
             if searches == 0 and nudges == 0:
-                return "You have not searched yet. Use the search tool first."
+                return "No search has been made. Look it up with a tool call, then answer."
             """,
         ),
     ),
@@ -301,7 +301,7 @@ _NUDGE_EDITS = (
             "nudge",
             """
             if "<tool_call>" in reply.raw and nudges < 2:
-                return "Your tool call could not be read. Call search with query_list, a JSON list of texts."
+                return "That tool call has a mistake. Call search with query_list, a JSON list of texts."
             """,
         ),
     ),
@@ -353,7 +353,7 @@ _TURN_EDITS = (
             "format_result",
             """
             if turns_left == 1:
-                result = result + "\\nThis is your last turn: answer now in <answer>...</answer>."
+                result = result + "\\nNo turn is left after this one: reply with <answer>...</answer>."
             """,
         ),
     ),

@@ -22,14 +22,14 @@ TOOLS = [
 ]
 SYSTEM_PROMPT = (
     "You answer questions with the help of a search tool. Always search before you answer. "
-    "Some questions need two searches: find the linking fact first, then search for the second fact. "
+    "It can take more than one search: where a fact depends on another, look up that other one before. "
     "Think in one short sentence."
 )
 USER_PROMPT = "{question}\nPut the answer in <answer>...</answer>. It is a name or a number, copied from a passage."
-LAST_TURN_PROMPT = "This is your last turn: answer now in <answer>...</answer>."
-NO_ANSWER_PROMPT = "Your reply has no answer. Search again, or put the answer in <answer>...</answer>."
-NO_SEARCH_PROMPT = "You have not searched yet. Use the search tool first."
-BAD_CALL_PROMPT = "Your tool call could not be read. Call search with query_list, a JSON list of texts."
+LAST_TURN_PROMPT = "No turn is left after this one: reply with <answer>...</answer>."
+NO_ANSWER_PROMPT = "There is no answer in your reply. Search once more, or write it as <answer>...</answer>."
+NO_SEARCH_PROMPT = "No search has been made. Look it up with a tool call, then answer."
+BAD_CALL_PROMPT = "That tool call has a mistake. Call search with query_list, a JSON list of texts."
 
 MAX_TURNS = 4
 TOPK = 3

@@ -116,8 +116,8 @@ def test_strong_shows_no_passage_twice_and_announces_the_last_turn():
     first, second, third = model.said("tool")
     assert first.count("Doc ") == third.count("Doc ") == 3
     assert "Nothing new" in second
-    assert "last turn" in third
-    assert "last turn" not in first + second
+    assert "No turn is left" in third
+    assert "No turn is left" not in first + second
 
 
 def test_strong_talks_back_and_closes_thinking():
@@ -178,7 +178,7 @@ def test_what_single_edits_do():
     assert "city" not in run(edited("short_passages"), *two)[0].said("tool")[0]
     assert run(edited("more_turns"), call("Turkey"))[0].turns == 4
     assert run(edited("single_turn"), *two)[0].turns == 1
-    assert "last turn" in run(edited("announce_last_turn"), *two)[0].said("tool")[0]
+    assert "No turn is left" in run(edited("announce_last_turn"), *two)[0].said("tool")[0]
     assert run(edited("ask_for_tags"), say("</think>hm"), ANSWER)[1].text == "<answer>S</answer>"
     assert len(run(edited("ask_for_search"), ANSWER)[0].said("user")) == 2
     assert len(run(edited("explain_call_format"), say("</think><tool_call>"), ANSWER)[0].said("user")) == 2
