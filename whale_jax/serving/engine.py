@@ -75,6 +75,7 @@ class Engine:
         compute_dtype: Any = jnp.float32,
         version: int = 0,
         device: Any = None,
+        prefix_bytes: int = 64 * 2**20,
     ) -> None:
         """Allocates the cache; compiles nothing yet (see `warm_up`).
 
@@ -91,6 +92,8 @@ class Engine:
           compute_dtype: of activations and of the KV cache.
           version: version of `params`.
           device: the `jax.Device` where the engine lives; default: the first local one.
+          prefix_bytes: device memory for states at common beginnings (`prefixes.PrefixStore`); less than one slot's
+            state: none are kept.
         """
         for name, value in (("slots", slots), ("extend_rows", extend_rows), ("decode_steps", decode_steps)):
             if value < 1:
@@ -107,6 +110,7 @@ class Engine:
         self.stop_ids = tuple(stop_ids)
         self.compute_dtype = compute_dtype
         self.version = version
+        self.prefix_bytes = prefix_bytes
         self.counters = {
             "sampled_tokens": 0,
             "computed_tokens": 0,
@@ -125,6 +129,11 @@ class Engine:
         self._decode_step = jax.jit(self._decode, donate_argnums=1)
         self._read_step = jax.jit(self._read)
         self._write_step = jax.jit(self._write, donate_argnums=0)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Device memory of one slot's state."""
+        return sum(leaf.nbytes for leaf in self._cache) // self.slots
 
     @property
     def vocab_size(self) -> int:
@@ -209,15 +218,23 @@ class Engine:
 
     def read_slot(self, slot: int) -> RowState:
         """Copies a slot's state to host memory, as long as its sequence."""
-        return trimmed(jax.device_get(self._read_step(self._cache, np.int32(slot))))
+        return trimmed(jax.device_get(self.copy_slot(slot)))
 
     def write_slot(self, slot: int, state: RowState) -> None:
         """Puts a state from `read_slot` into a slot, bit for bit."""
-        self._cache = self._write_step(self._cache, np.int32(slot), padded(state, self.max_len))
+        self.paste_slot(slot, jax.device_put(padded(state, self.max_len), self._device))
+
+    def copy_slot(self, slot: int) -> RowState:
+        """A copy of a slot's state that stays on the device, k and v in full length."""
+        return self._read_step(self._cache, np.int32(slot))
+
+    def paste_slot(self, slot: int, state: RowState) -> None:
+        """Puts a state from `copy_slot` into a slot, bit for bit."""
+        self._cache = self._write_step(self._cache, np.int32(slot), state)
 
     def reset_slot(self, slot: int) -> None:
         """Zeroes a slot, so that NaN cannot reach the next sequence through masked positions."""
-        self._cache = self._write_step(self._cache, np.int32(slot), padded(empty_row(self._cache), self.max_len))
+        self.write_slot(slot, empty_row(self._cache))
 
     def _controls(self, slot_R: np.ndarray) -> Controls:
         return Controls(

@@ -397,7 +397,7 @@ class JetStreamDriver:
         self._in_flight.do(replace)
 
     def stats(self) -> dict[str, int]:
-        counters = {**self._engine.counters, **self._adapter.table.moves}
+        counters = self._adapter.table.stats()
         return {**counters, "requests_in_flight": len(self._in_flight)}
 
     def _submit(self, request: Request, channel: _Channel) -> None:

@@ -104,7 +104,7 @@ class RolloutScheduler:
         item.done.result()
 
     def stats(self) -> dict[str, int]:
-        return {**self._engine.counters, **self._table.moves, "requests_in_flight": len(self._in_flight)}
+        return {**self._table.stats(), "requests_in_flight": len(self._in_flight)}
 
     def _run(self, started: Future[None]) -> None:
         try:

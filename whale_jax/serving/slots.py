@@ -14,6 +14,7 @@ from typing import Any
 
 from whale_jax.serving.driver import ContextOverflow, Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendRow, SampledIds
+from whale_jax.serving.prefixes import PrefixStore, boundaries
 
 
 @dataclass(eq=False)
@@ -29,6 +30,9 @@ class Request:
       deliver: called once, on the engine's thread, with the outcome.
       cancelled: set by any thread; the request leaves its slot before the next step and nothing is delivered.
       chunks: pieces of the extension not computed yet.
+      beginnings: of a first extension, the keys of its chunk boundaries that are not computed yet.
+      keep: those of them whose states go into the prefix store.
+      awaits: one of them that another request is computing; this one goes on when that is done.
       ids, logprobs, model_logprobs: sampled so far.
     """
 
@@ -40,6 +44,9 @@ class Request:
     deliver: Callable[[Generation | ServingError], None]
     cancelled: bool = False
     chunks: deque[list[int]] = field(default_factory=deque)
+    beginnings: deque[bytes] = field(default_factory=deque)
+    keep: set[bytes] = field(default_factory=set)
+    awaits: bytes | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
@@ -55,11 +62,17 @@ class SlotTable:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.running: list[Request | None] = [None] * engine.slots
-        self.moves = {"moves_to_host": 0, "moves_to_device": 0}
+        self.counters = {"moves_to_host": 0, "moves_to_device": 0, "prefix_hits": 0, "prefix_tokens": 0}
         self._owner: list[Session | None] = [None] * engine.slots
         self._last_used = [0] * engine.slots
         self._tick = 0
         self._extending: deque[int] = deque()
+        self._prefixes = PrefixStore(engine.prefix_bytes) if engine.slot_bytes <= engine.prefix_bytes else None
+        self._computing: dict[bytes, Request] = {}
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start."""
+        return {**self.engine.counters, **self.counters}
 
     def check(self, session: Session, extensions: Sequence[Sequence[int]], max_tokens: int, sampling: Sampling) -> int:
         """Validates a request against the engine and its session.
@@ -112,7 +125,7 @@ class SlotTable:
             if session.state is not None:
                 self.engine.write_slot(slot, session.state)
                 session.state = None
-                self.moves["moves_to_device"] += 1
+                self.counters["moves_to_device"] += 1
         session.version = self.engine.version
         extensions = [list(extension) for extension in request.extensions]
         # What the state has not seen, such as the id sampled last, belongs to the first extension.
@@ -125,7 +138,13 @@ class SlotTable:
         )
         self.engine.configure(slot, request.sampling, request.key)
         self.running[slot] = request
-        self._extending.append(slot)
+        if self._prefixes is not None and session.consumed == 0:
+            keys = boundaries(request.chunks)
+            request.beginnings.extend(keys)
+            request.keep.update(self._prefixes.worth_keeping(keys))
+            self._begin(self._prefixes, request, slot)
+        else:
+            self._extending.append(slot)
 
     def waiting_to_extend(self) -> int:
         """How many running requests have chunks left."""
@@ -143,12 +162,14 @@ class SlotTable:
         rows, last = [], []
         for slot in slots:
             request = self._at(slot)
-            chunk = request.chunks.popleft()
-            rows.append(ExtendRow(slot, chunk, fresh=request.session.consumed == 0))
-            request.session.consumed += len(chunk)
+            chunk = self._next_chunk(request)
+            rows.append(ExtendRow(slot, chunk, fresh=request.session.consumed == len(chunk)))
             last.append(not request.chunks)
         result = self.engine.extend(rows)
         self._extending.extendleft(reversed([slot for slot, done in zip(slots, last, strict=True) if not done]))
+        if self._prefixes is not None:
+            for slot in slots:
+                self._keep_beginning(self._prefixes, slot)
         for index, slot in enumerate(slots):
             if last[index]:
                 self.engine.counters["sampled_tokens"] += 1
@@ -162,7 +183,7 @@ class SlotTable:
         """
         rows = []
         for slot, request in enumerate(self.running):
-            if request is None or request.chunks:
+            if request is None or request.chunks:  # what waits for another's beginning has chunks too
                 continue
             budget = request.budget if quota is None else min(request.budget, quota[slot])
             if budget > 0:
@@ -187,9 +208,45 @@ class SlotTable:
         if count := sum(request is not None for request in self.running):
             raise ServingError(f"weights can be replaced between rollouts only: {count} requests are in flight")
         self.engine.set_weights(params, version)
+        if self._prefixes is not None:
+            self._prefixes.clear()
         for session in self._owner:
             if session is not None:
                 self._forget(session)
+
+    def _next_chunk(self, request: Request) -> list[int]:
+        chunk = request.chunks.popleft()
+        request.session.consumed += len(chunk)
+        return chunk
+
+    def _begin(self, prefixes: PrefixStore, request: Request, slot: int) -> None:
+        """Starts a first extension from the longest beginning that is kept; one that is being computed is awaited."""
+        if found := prefixes.find(request.beginnings):
+            count, state = found
+            self.engine.paste_slot(slot, state)
+            for _ in range(count):
+                request.beginnings.popleft()
+                self.counters["prefix_tokens"] += len(self._next_chunk(request))
+            self.counters["prefix_hits"] += 1
+        request.awaits = next((key for key in reversed(request.beginnings) if key in self._computing), None)
+        if request.awaits is None:
+            self._computing.update((key, request) for key in request.beginnings if key in request.keep)
+            self._extending.append(slot)
+
+    def _keep_beginning(self, prefixes: PrefixStore, slot: int) -> None:
+        """After a chunk: keeps the state if others need it, and lets those go on that wait for it."""
+        request = self._at(slot)
+        if request.beginnings and self._computing.get(key := request.beginnings.popleft()) is request:
+            prefixes.keep(key, self.engine.copy_slot(slot))
+            self._resume(prefixes, [key])
+
+    def _resume(self, prefixes: PrefixStore, keys: Sequence[bytes]) -> None:
+        """Beginnings are computed, or will not be by who promised: those that wait for them begin anew."""
+        for key in keys:
+            del self._computing[key]
+        for slot, request in enumerate(self.running):
+            if request is not None and request.awaits in keys:
+                self._begin(prefixes, request, slot)
 
     def _add(self, slot: int, sampled: SampledIds) -> None:
         request = self._at(slot)
@@ -225,12 +282,15 @@ class SlotTable:
         request.deliver(error)
 
     def _release(self, slot: int) -> None:
-        session = self._at(slot).session
+        request = self._at(slot)
+        session = request.session
         session.busy, session.closed = False, True
         self._forget(session)
         self.running[slot] = None
         if slot in self._extending:
             self._extending.remove(slot)
+        if self._prefixes is not None:
+            self._resume(self._prefixes, [key for key, by in self._computing.items() if by is request])
 
     def _forget(self, session: Session) -> None:
         if session.slot is not None:
@@ -244,7 +304,7 @@ class SlotTable:
         session.state = self.engine.read_slot(session.slot)
         self._owner[session.slot] = None
         session.slot = None
-        self.moves["moves_to_host"] += 1
+        self.counters["moves_to_host"] += 1
 
     def _kept(self, slot: int) -> bool:
         """Whether the slot holds the state of a session that may go on."""
