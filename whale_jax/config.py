@@ -81,8 +81,8 @@ class DataSettings:
     )
     allow_overlap: bool = setting(False, "let splits share tasks (the paper's Math setting)")
     weight_tasks: int = setting(384, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
-    harness_tasks: int = setting(80, "tasks of D_harness that are used; 0: all", at_least=0)
-    validation_tasks: int = setting(64, "validation tasks that are used; 0: all", at_least=0)
+    harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
+    validation_tasks: int = setting(96, "validation tasks that are used; 0: all", at_least=0)
     test_tasks: int = setting(200, "test tasks that are used; 0: all", at_least=0)
 
 
@@ -93,12 +93,12 @@ class ScheduleSettings:
     schedule: Literal["fixed", "adaptive", "stagewise", "weight_only", "harness_only"] = setting(
         "fixed", "rule that ends a phase"
     )
-    weight_budget_epochs: float = setting(0.75, "epochs over D_weight in the whole run", above=0)
-    weight_phase_epochs: float = setting(0.375, "fixed: epochs of a weight phase (E)", above=0)
+    weight_budget_epochs: float = setting(1.125, "epochs over D_weight in the whole run", above=0)
+    weight_phase_epochs: float = setting(0.5625, "fixed: epochs of a weight phase (E)", above=0)
     search_budget_iterations: int = setting(
         6, "stagewise, harness_only: search iterations in the whole run", at_least=1
     )
-    search_phase_iterations: int = setting(2, "fixed: iterations of a search phase (I)", at_least=1)
+    search_phase_iterations: int = setting(3, "fixed: iterations of a search phase (I)", at_least=1)
     patience_epochs: float = setting(0.2, "adaptive: smoothing window, burn-in and patience of a weight phase", above=0)
     patience_iterations: int = setting(2, "adaptive: iterations without a new best that end a search phase", at_least=1)
     min_iterations: int = setting(6, "adaptive: smallest number of iterations of a search phase", at_least=1)
@@ -148,14 +148,14 @@ class TrainingSettings:
     accept: Literal["honest", "paper"] = setting(
         "honest", "honest: reward 1 and the returned reply ended by itself; paper: reward > 0.5"
     )
-    learning_rate: float = setting(5e-4, "AdamW step size, constant", above=0)
+    learning_rate: float = setting(1e-3, "AdamW step size, constant", above=0)
     adam_b1: float = setting(0.9, "AdamW first-moment decay (open in the paper)", at_least=0)
     adam_b2: float = setting(0.95, "AdamW second-moment decay (open in the paper)", at_least=0)
     weight_decay: float = setting(0.0, "AdamW decoupled weight decay (open in the paper)", at_least=0)
     clip_norm: float = setting(1.0, "global gradient norm above which it is scaled down; 0: never", at_least=0)
-    minibatch: int = setting(64, "trajectories per optimizer step", at_least=1)
+    minibatch: int = setting(32, "trajectories per optimizer step", at_least=1)
     row_len: int = setting(768, "tokens of a packed row", at_least=16)
-    rows: int = setting(8, "packed rows of a micro-batch", at_least=1)
+    rows: int = setting(4, "packed rows of a micro-batch", at_least=1)
     checkpoint_every: int = setting(4, "training steps between two commits of a weight phase", at_least=1)
 
 
@@ -178,7 +178,7 @@ class SearchSettings:
 class EvaluationSettings:
     """Periodic validation and the sealed test."""
 
-    validation_samples: int = setting(3, "samples per validation task", at_least=1)
+    validation_samples: int = setting(2, "samples per validation task", at_least=1)
     test_samples: int = setting(8, "samples per test task (mean@8)", at_least=1)
     eval_every: int = setting(
         0, "training steps between two evaluations inside a weight phase; 0: at phase ends only", at_least=0

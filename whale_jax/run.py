@@ -164,26 +164,26 @@ class Run:
 
     # Rollouts ---------------------------------------------------------------------------------------------------------
 
-    def serve(self, pair: Pair) -> None:
-        """Gives the engine the weights of `pair`, in the compute dtype."""
+    def serve(self, step: int) -> None:
+        """Gives the engine the weights after training step `step`, in the compute dtype."""
         self.worked_in_phase = self.worked_in_phase or self._phase is not None
-        if self._serving_step == pair.step:
+        if self._serving_step == step:
             return
-        params, version = self.policy.weights_at(pair.step)
+        params, version = self.policy.weights_at(step)
         self.driver.set_weights(cast(params, jnp.dtype(self.config.model.compute_dtype)), version)
-        self._serving_step = pair.step
+        self._serving_step = step
 
-    async def stream(self, pair: Pair, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
-        """The episodes of `requests` under `pair`, as they finish."""
-        self.serve(pair)
-        async for trace in self.runner.run(pair.harness, requests, budgets=self.budgets):
+    async def stream(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
+        """The episodes of `requests` with the weights after training step `step`, as they finish."""
+        self.serve(step)
+        async for trace in self.runner.run(harness, requests, budgets=self.budgets):
             self.progress.advance(1)
             yield trace
 
-    async def rollout(self, pair: Pair, requests: Sequence[EpisodeRequest]) -> list[Trace]:
-        """The episodes of `requests` under `pair`, in their order."""
+    async def rollout(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> list[Trace]:
+        """The episodes of `requests` with the weights after training step `step`, in their order."""
         place = {(request.task.id, request.sample): index for index, request in enumerate(requests)}
-        traces = [trace async for trace in self.stream(pair, requests)]
+        traces = [trace async for trace in self.stream(step, harness, requests)]
         return sorted(traces, key=lambda trace: place[trace.task_id, trace.sample])
 
     def score_tag(self, pair: Pair) -> ScoreTag:
@@ -243,7 +243,7 @@ class Run:
             self.progress.show(f"evaluation on {split.value} · {label}")
             started = time.monotonic()
             requests = evaluation_requests(self.splits[split], samples=samples, purpose=split.value)
-            traces = await self.rollout(pair, requests)
+            traces = await self.rollout(pair.step, pair.harness, requests)
             self.require_coverage(Ledger.from_traces(traces), f"evaluation on {split.value} ({label})")
             evaluation = evaluation_from_traces(traces, k=samples)
             evidence = self._write_evidence(len(self.journal.entries), evaluation)

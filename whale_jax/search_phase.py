@@ -32,7 +32,7 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
                 for task_id in task_ids
                 for seed in seeds
             ]
-            async for trace in run.stream(Pair(pair.step, pair.weights, arm.source), requests):
+            async for trace in run.stream(pair.step, arm.source, requests):
                 yield Outcome(
                     arm=arm.id,
                     task_id=trace.task_id,

@@ -55,7 +55,8 @@ async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: in
             for task_id in policy.sampler.next(settings.prompts_per_step)
             for sample in range(settings.samples_per_prompt)
         ]
-        traces = await run.rollout(pair, requests)
+        # On-policy: `pair` is the last commit, and the policy may be some steps further.
+        traces = await run.rollout(policy.step, pair.harness, requests)
         rolled = time.monotonic()
         ledger = Ledger.from_traces(traces)
         run.require_coverage(ledger, f"training step {step}")

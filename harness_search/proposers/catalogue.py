@@ -2,7 +2,7 @@
 
 A session walks its slots in order. Each slot gets one edit on one parent: mostly the incumbent, sometimes another
 scored candidate; never two slots on one axis; never an edit already tried on that parent, nor a result that is archived
-already. The two proposers differ in the weights alone. Everything is a pure function of the workspace and the seed.
+already; and one that was tried on another parent only when no untried edit is left. The two proposers differ in the weights alone. Everything is a pure function of the workspace and the seed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def proposals(
     rng = random.Random(seed)
     used_axes: set[str] = set()
     known = {candidate.fingerprint for candidate in workspace.candidates.values()}
+    tried = {name for candidate in workspace.candidates.values() for name in candidate.proposal.edits}
     for slot in range(slots):
         for parent in _parents(workspace, rng):
             choices = _applicable(catalogue, workspace, parent, used_axes, known)
             if choices:
+                choices = [choice for choice in choices if choice[0].name not in tried] or choices
                 weights = [weigh(parent.id, edit) for edit, _ in choices]
                 edit, source = rng.choices(choices, weights)[0]
                 used_axes.add(edit.axis)

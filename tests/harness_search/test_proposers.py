@@ -246,15 +246,19 @@ def test_edits_compose_onto_the_incumbent_and_sometimes_onto_others(tmp_path: Pa
 
 
 @both
-def test_an_edit_is_not_tried_twice_on_one_parent_and_is_again_on_another(tmp_path: Path, maker: Maker) -> None:
+def test_an_edit_is_not_tried_twice_on_one_parent_and_on_another_when_none_is_untried(
+    tmp_path: Path, maker: Maker
+) -> None:
     grown = Grown(tmp_path)
     grown.add("H0 = 1\nA = 1\n", parent="000", edits=("A",))
     grown.add("H0 = 1\nB = 1\n", parent="000", edits=("B",), incumbent=False)
     workspace = grown.workspace()
-    items = [session(maker, CATALOGUE, workspace, seed, slots=1)[0] for seed in range(200)]
-    tried = {(item.parent, item.edits[0]) for item in items}
+    items = [session(maker, CATALOGUE[:2], workspace, seed, slots=1)[0] for seed in range(200)]
+    tried = {(item.parent, item.edits[0]) for item in items if isinstance(item, Proposal)}
     assert not tried & {("000", "A"), ("000", "B"), ("001", "A")}
     assert ("001", "B") in tried
+    untried = {session(maker, CATALOGUE, workspace, seed, slots=1)[0].edits[0] for seed in range(50)}
+    assert untried == {"C", "D"}
     known = {one.source for one in workspace.candidates.values()}
     assert not known & {item.source for item in items}
 

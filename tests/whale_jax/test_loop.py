@@ -55,6 +55,20 @@ def test_a_run_leaves_what_it_promises(finished):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_every_step_samples_with_the_weights_that_it_trains(finished):
+    """Also between two commits: trainer's and sampler's log-probabilities agree before every update."""
+    run_dir, _, _, _ = finished
+    metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = {line["step"]: line for line in metrics if line["kind"] == "weight"}
+    compared = [step for step, line in steps.items() if "mismatch_max" in line]
+    commits = [entry["step"] for entry in Journal(run_dir / "journal").entries if entry["kind"] == "weight"]
+    moved = [step for step in compared if step - 1 in compared and step - 1 not in commits]
+    assert moved, "no step in the middle of a commit followed an update: the run shows nothing"
+    assert max(steps[step]["mismatch_max"] for step in compared) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_same_seed_twice_is_the_same_run(finished, cache, tmp_path):
     _, expected, _, _ = finished
     complete(tmp_path / "again", cache, "--seed=0")
