@@ -2,7 +2,8 @@
 
 A session walks its slots in order. Each slot gets one edit on one parent: mostly the incumbent, sometimes another
 scored candidate; never two slots on one axis; never an edit already tried on that parent, nor a result that is archived
-already; and one that was tried on another parent only when no untried edit is left. The two proposers differ in the weights alone. Everything is a pure function of the workspace and the seed.
+already; and one that was tried on another parent only when no untried edit is left. The two proposers differ in the
+weights alone. Everything is a pure function of the workspace and the seed.
 """
 
 from __future__ import annotations
