@@ -6,7 +6,7 @@ Everything is read from public traces (`Trace.to_public_json`) and, for themes a
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class ChessBehaviour:
     Attributes:
         episodes: those that infrastructure did not break.
         replies: sampled replies in them.
-        closed_thinking: share of replies with an end of thinking. (In a chat that does not think this says nothing.)
+        closed_thinking: share of replies with an end of thinking, among those that were to think.
         in_format: share of replies with one move in `<move>` tags, and no other in further tags.
         at_limit: share of replies cut by a length limit.
         endings: how the puzzle ended (`Ending`, or one of the verifier's own reasons) → share of episodes. Episodes
@@ -68,14 +68,15 @@ def behaviour(traces: Iterable[PublicTrace], tasks: Iterable[Task]) -> ChessBeha
     by_id = {task.id: task for task in tasks}
     episodes = [trace for trace in traces if trace["end"] != "infrastructure"]
     replies = [reply for trace in episodes for reply in _replies(trace)]
+    thinking = [reply.visible is not None for reply in replies if reply.thinks]
     endings = Counter(ending(trace) for trace in episodes)
     found = [count for trace in episodes if (count := moves_found(trace, by_id[trace["task_id"]])) is not None]
     return ChessBehaviour(
         episodes=len(episodes),
         replies=len(replies),
-        closed_thinking=_share(THINK_END in text for text, _ in replies),
-        in_format=_share(_in_format(text) for text, _ in replies),
-        at_limit=_share(cut for _, cut in replies),
+        closed_thinking=_share(thinking),
+        in_format=_share(_in_format(reply.visible or "") for reply in replies),
+        at_limit=_share(reply.cut for reply in replies),
         endings={name: endings[name] / len(episodes) for name in sorted(endings)},
         moves_found=sum(found) / len(found) if found else None,
         by_theme=_groups(episodes, by_id, _themes),
@@ -99,26 +100,33 @@ def moves_found(trace: PublicTrace, task: Task) -> int | None:
     return int(number) - 1 if mark and number.isdigit() else None
 
 
-def _replies(trace: PublicTrace) -> Iterator[tuple[str, bool]]:
-    """Text of each assistant turn and whether it was cut."""
+@dataclass(frozen=True)
+class _Reply:
+    """One assistant turn: its text after thinking (None while thinking is open), and whether a limit cut it."""
+
+    thinks: bool
+    visible: str | None
+    cut: bool
+
+
+def _replies(trace: PublicTrace) -> Iterator[_Reply]:
     for chat in trace["chats"]:
+        thinks = any(segment["source"] == "prompt" and segment["text"].rstrip().endswith("<think>") for segment in chat)
         turns: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
         for segment in chat:
             if segment.get("turn") is not None:
                 turns[segment["turn"]].append(segment)
         for segments in turns.values():
             sampled = [segment for segment in segments if segment["source"] == "sampled"]
-            text = "".join(segment["text"] for segment in segments if segment["source"] in ("sampled", "harness"))
-            yield text, bool(sampled) and sampled[-1]["finish"] == "length"
+            _, closed, text = "".join(segment["text"] for segment in segments).rpartition(THINK_END)
+            cut = bool(sampled) and sampled[-1]["finish"] == "length"
+            yield _Reply(thinks, text if closed or not thinks else None, cut)
 
 
-def _in_format(reply: str) -> bool:
-    _, closed, text = reply.rpartition(THINK_END)
-    if not closed:
-        return False
+def _in_format(visible: str) -> bool:
     for token in _CONTROL_TOKENS:
-        text = text.replace(token, "")
-    found = {moves.undecorated(spelling) for spelling in moves.tagged(text)}
+        visible = visible.replace(token, "")
+    found = {moves.undecorated(spelling) for spelling in moves.tagged(visible)}
     return len(found) == 1 and "" not in found
 
 
@@ -127,7 +135,9 @@ def _share(flags: Iterable[bool]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _groups(episodes: list[PublicTrace], tasks: Mapping[str, Task], names: Any) -> dict[str, Group]:
+def _groups(
+    episodes: list[PublicTrace], tasks: Mapping[str, Task], names: Callable[[Task], list[str]]
+) -> dict[str, Group]:
     members: dict[str, list[PublicTrace]] = defaultdict(list)
     for trace in episodes:
         for name in names(tasks[trace["task_id"]]):

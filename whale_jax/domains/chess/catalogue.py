@@ -241,12 +241,7 @@ _FEEDBACK_EDITS = (
         "The position shown once more after a refused move makes the next move legal more often.",
         "useless",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        lambda source: replace_in_function(
-            source,
-            "run",
-            "        chat.user(feedback(result))\n",
-            "        chat.user(feedback(result))\n        chat.user(present(await env.observe()))\n",
-        ),
+        _end("after_refusal", "chat.user(present(await env.observe()))"),
     ),
     Edit(
         "example_in_retry",
@@ -339,13 +334,12 @@ _CONTEXT_EDITS = (
         "A refused move that stays out of the conversation is not repeated.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        lambda source: replace_in_function(
-            source,
-            "run",
-            "        chat.user(feedback(result))\n",
-            "        chat = model.chat(system=SYSTEM_PROMPT)\n"
-            "        chat.user(present(await env.observe()))\n"
-            "        chat.user(feedback(result))\n",
+        _start(
+            "after_refusal",
+            """
+            chat = model.chat(system=SYSTEM_PROMPT)
+            chat.user(present(await env.observe()))
+            """,
         ),
     ),
 )

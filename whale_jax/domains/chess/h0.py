@@ -31,6 +31,12 @@ def second_thoughts(moves, doubts):
     return None
 
 
+async def after_refusal(model, chat, env, problem):
+    """Answers a reply that could not be played; the chat in which to go on."""
+    chat.user(feedback(problem))
+    return chat
+
+
 async def ask(model, chat):
     """One assistant turn."""
     return await chat.reply()
@@ -74,5 +80,5 @@ async def run(task, model, env):
             unreadable += 1
         if unreadable > MAX_UNREADABLE or illegal > MAX_ILLEGAL:
             break
-        chat.user(feedback(result))
+        chat = await after_refusal(model, chat, env, result)
     return reply

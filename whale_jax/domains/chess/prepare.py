@@ -25,6 +25,7 @@ PAPER_SIZES: Mapping[Split, int] = {Split.TEST: 256, Split.VALIDATION: 256, Spli
 """PAPER section 5; it has no validation split of its own."""
 FILL_ORDER = (Split.TEST, Split.VALIDATION, Split.HARNESS, Split.WEIGHT)
 RECORD = "prepared.json"
+MIN_RESERVE = 64
 SHOWN_BAD_ROWS = 20
 
 
@@ -68,8 +69,9 @@ def prepare(
 ) -> Prepared:
     """Writes weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and prepared.json.
 
-    Every row of the source is checked for its form; of the rows that the hash picks every position and move is checked,
-    and a row that fails makes room for the next. The same source and seed give the same files.
+    Every row of the source is checked for its form; of the rows that the hash picks (and a reserve of a twentieth, at
+    least 64) every position and move is checked, and a row that fails makes room for the next. The same source and seed
+    give the same files.
 
     Args:
         source: the database, .csv or .csv.zst.
@@ -88,7 +90,7 @@ def prepare(
     digest = hashlib.sha256()
     record = Prepared(seed, {"name": source.name, "bytes": source.stat().st_size})
     needed = sum(sizes.values())
-    candidates = _first_by_hash(source, record, digest, seed=seed, count=needed + max(64, needed // 20))
+    candidates = _first_by_hash(source, record, digest, seed=seed, count=needed + max(MIN_RESERVE, needed // 20))
     record.source["sha256"] = digest.hexdigest()
     taken = list(_sound(candidates, source, record, count=needed))
     if record.bad_rows > max_bad_rows * record.rows:
@@ -135,12 +137,11 @@ def _first_by_hash(source: Path, record: Prepared, digest: Any, *, seed: int, co
 
 
 def _sound(candidates: list[tuple[int, Puzzle]], source: Path, record: Prepared, *, count: int) -> Iterator[Puzzle]:
-    """The first `count` candidates that stand the rules, no two with the same position before the solver."""
+    """The first `count` candidates that stand the rules, no two with the same position before the solver. The reserve
+    behind them is checked as well: the record tells of every bad row among the candidates."""
     seen: set[str] = set()
     ids: set[str] = set()
     for line, puzzle in candidates:
-        if len(seen) == count:
-            return
         try:
             position = position_key(check_rules(puzzle))
         except RowError as error:
@@ -152,7 +153,8 @@ def _sound(candidates: list[tuple[int, Puzzle]], source: Path, record: Prepared,
             continue
         seen.add(position)
         ids.add(puzzle.id)
-        yield puzzle
+        if len(seen) <= count:
+            yield puzzle
 
 
 def _write(out: Path, taken: list[Puzzle], sizes: Mapping[Split, int], record: Prepared) -> None:

@@ -41,6 +41,12 @@ def second_thoughts(moves, doubts):
     return None
 
 
+async def after_refusal(model, chat, env, problem):
+    """Answers a reply that could not be played; the chat in which to go on."""
+    chat.user(feedback(problem))
+    return chat
+
+
 async def ask(model, chat):
     """One assistant turn. Thinking that takes a quarter of the episode's tokens is closed, and the turn goes on."""
     reply = await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 4, 16))
@@ -89,5 +95,5 @@ async def run(task, model, env):
             break
         if reply.remaining is not None and (reply.remaining.tokens == 0 or reply.remaining.turns == 0):
             break
-        chat.user(feedback(result))
+        chat = await after_refusal(model, chat, env, result)
     return reply
