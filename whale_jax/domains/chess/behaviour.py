@@ -67,7 +67,7 @@ def behaviour(traces: Iterable[PublicTrace], tasks: Iterable[Task]) -> ChessBeha
     """The behaviour in some episodes, in any order. `tasks` holds at least those of the traces."""
     by_id = {task.id: task for task in tasks}
     episodes = [trace for trace in traces if trace["end"] != "infrastructure"]
-    replies = [reply for trace in episodes for reply in _replies(trace)]
+    replies = [reply for trace in episodes for reply in replies_of(trace)]
     thinking = [reply.visible is not None for reply in replies if reply.thinks]
     endings = Counter(ending(trace) for trace in episodes)
     found = [count for trace in episodes if (count := moves_found(trace, by_id[trace["task_id"]])) is not None]
@@ -101,15 +101,22 @@ def moves_found(trace: PublicTrace, task: Task) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Reply:
-    """One assistant turn: its text after thinking (None while thinking is open), and whether a limit cut it."""
+class Reply:
+    """One assistant turn of a trace.
+
+    Attributes:
+        thinks: whether it was to think before it answers.
+        visible: its text after thinking, without control tokens; None while thinking is open.
+        cut: whether a length limit ended it.
+    """
 
     thinks: bool
     visible: str | None
     cut: bool
 
 
-def _replies(trace: PublicTrace) -> Iterator[_Reply]:
+def replies_of(trace: PublicTrace) -> Iterator[Reply]:
+    """The assistant turns of a trace, chat by chat."""
     for chat in trace["chats"]:
         thinks = any(segment["source"] == "prompt" and segment["text"].rstrip().endswith("<think>") for segment in chat)
         turns: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
@@ -120,12 +127,12 @@ def _replies(trace: PublicTrace) -> Iterator[_Reply]:
             sampled = [segment for segment in segments if segment["source"] == "sampled"]
             _, closed, text = "".join(segment["text"] for segment in segments).rpartition(THINK_END)
             cut = bool(sampled) and sampled[-1]["finish"] == "length"
-            yield _Reply(thinks, text if closed or not thinks else None, cut)
+            for token in _CONTROL_TOKENS:
+                text = text.replace(token, "")
+            yield Reply(thinks, text if closed or not thinks else None, cut)
 
 
 def _in_format(visible: str) -> bool:
-    for token in _CONTROL_TOKENS:
-        visible = visible.replace(token, "")
     found = {moves.undecorated(spelling) for spelling in moves.tagged(visible)}
     return len(found) == 1 and "" not in found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from whale_jax.domains.chess.behaviour import PublicTrace, replies_of
+from whale_jax.domains.chess.game import Game
 from whale_jax.domains.chess.library import chess
 from whale_jax.domains.chess.moves import read
 from whale_jax.domains.chess.puzzle import Puzzle, side
@@ -59,6 +61,18 @@ def episode_frames(puzzle: Puzzle, played: Sequence[str], *, size: int = SIZE) -
             answer = board.parse_uci(puzzle.moves[2 * number + 2])
             frames.append(_pushed(board, answer, solver, None, size))
     return frames
+
+
+def trace_frames(puzzle: Puzzle, trace: PublicTrace, *, size: int = SIZE) -> list[Frame]:
+    """The boards of a public trace, as if each of its replies had been handed to `play`: for readers, not for scores."""
+    game = Game(puzzle)
+    played: list[str] = []
+    for reply in replies_of(trace):
+        if game.ending is None and reply.visible is not None:
+            game.play(reply.visible)
+            if game.problem is None and game.answer is not None:
+                played.append(game.answer)
+    return episode_frames(puzzle, played, size=size)
 
 
 def _pushed(board: chess.Board, move: chess.Move, solver: chess.Color, colour: str | None, size: int) -> Frame:

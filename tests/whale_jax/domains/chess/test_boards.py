@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from tests.whale_jax.domains.chess.positions import PAPER_LINE, TWO_MATES
-from whale_jax.domains.chess.boards import RIGHT_COLOUR, WRONG_COLOUR, episode_frames, line_frames
+from whale_jax.domains.chess.boards import RIGHT_COLOUR, WRONG_COLOUR, episode_frames, line_frames, trace_frames
 
 
 def captions(frames):
@@ -31,6 +31,16 @@ def test_a_wrong_move_is_drawn_and_is_the_last():
 def test_a_move_that_cannot_be_played_is_a_caption():
     frames = episode_frames(TWO_MATES, ["<b>Rz9</b>"])
     assert captions(frames)[-1] == "not played: <b>Rz9</b>: this is neither UCI nor SAN"
+
+
+def test_a_trace_is_replayed():
+    def reply(turn, text):
+        return {"source": "sampled", "text": f"Hm.</think>\n\n{text}<|im_end|>", "turn": turn, "finish": "stop"}
+
+    prompt = {"source": "prompt", "text": "<|im_start|>assistant\n<think>\n"}
+    texts = ["no idea", "<move>b2b2</move>", "<move>b2b1</move>", "Qb2", "<move>b1d1</move>"]
+    trace = {"chats": [[prompt, *(reply(turn, text) for turn, text in enumerate(texts))]]}
+    assert captions(trace_frames(PAPER_LINE, trace))[1:] == ["Black: Qb1+", "White: Bd1", "Black: Qb2"]
 
 
 def test_moves_beyond_the_line_are_wrong():
