@@ -64,7 +64,7 @@ def episode_frames(puzzle: Puzzle, played: Sequence[str], *, size: int = SIZE) -
 
 
 def trace_frames(puzzle: Puzzle, trace: PublicTrace, *, size: int = SIZE) -> list[Frame]:
-    """The boards of a public trace, as if each of its replies had been handed to `play`: for readers, not for scores."""
+    """The boards of a public trace, as if each of its replies had been handed to `play`: for readers, no score."""
     game = Game(puzzle)
     played: list[str] = []
     for reply in replies_of(trace):

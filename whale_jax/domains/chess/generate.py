@@ -29,9 +29,10 @@ MATERIAL = ("Q/", "R/", "RR/", "QR/", "QP/", "RP/", "QN/", "QB/", "RB/", "RN/", 
 MAX_LEGAL_MOVES = 22
 """A position that the solver sees has at most so many legal moves: its list stays short enough for a small model."""
 GAME_PLIES = 12
-DEEP_SHARE = 0.3
-"""Share of positions in which a mate in two is looked for: it costs forty times as much as a mate in one."""
-COUNTS = {1: 1_800, 2: 800}
+MAX_FLIGHTS = 2
+"""A mate in two is looked for where the weaker king has at most so many moves: it costs forty times as much as a mate
+in one, and elsewhere it is rarely found."""
+COUNTS = {1: 1_500, 2: 650}
 """Puzzles by number of solver moves."""
 SHARES = {Split.WEIGHT: 0.46, Split.HARNESS: 0.16, Split.VALIDATION: 0.14, Split.TEST: 0.24}
 
@@ -132,7 +133,7 @@ def _game(rng: random.Random) -> Iterator[Found]:
         asked = board.turn != solver
         board.push(move)
         board.halfmove_clock, board.fullmove_number = 0, 1  # clocks are no part of a puzzle
-        if asked and (line := _line(board.copy(stack=False), rng, deep=rng.random() < DEEP_SHARE)):
+        if asked and (line := _line(board.copy(stack=False), rng)):
             line_moves, seen = line
             yield Found(before.fen(), (move.uci(), *line_moves), seen)
 
@@ -157,14 +158,14 @@ def _placed(rng: random.Random, material: str, solver: chess.Color) -> chess.Boa
             return board
 
 
-def _line(board: chess.Board, rng: random.Random, *, deep: bool) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+def _line(board: chess.Board, rng: random.Random) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The only line of a mate in one or two and the classes of the solver's positions; None without such a line."""
     if not _short(board) or board.is_insufficient_material():
         return None
     at_once = mates(board)
     if at_once:
         return ((at_once[0].uci(),), (image_class(board),)) if len(at_once) == 1 else None
-    keys = mates_in_two(board) if deep else []
+    keys = mates_in_two(board) if _cornered(board) else []
     if len(keys) != 1:
         return None
     start = image_class(board)
@@ -182,6 +183,17 @@ def _line(board: chess.Board, rng: random.Random, *, deep: bool) -> tuple[tuple[
 
 def _short(board: chess.Board) -> bool:
     return 2 <= board.legal_moves.count() <= MAX_LEGAL_MOVES
+
+
+def _cornered(board: chess.Board) -> bool:
+    """Whether the king of the side that is not to move could make few moves if the other side passed."""
+    king = board.king(not board.turn)
+    if king is None or board.is_check():
+        return False
+    board.push(chess.Move.null())
+    flights = sum(1 for _ in board.generate_legal_moves(chess.BB_SQUARES[king]))
+    board.pop()
+    return flights <= MAX_FLIGHTS
 
 
 def _moves(board: chess.Board) -> list[chess.Move]:

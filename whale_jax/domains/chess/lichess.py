@@ -26,7 +26,7 @@ ORIGIN = "https://database.lichess.org/lichess_db_puzzle.csv.zst"
 WHERE = f"The Lichess puzzle database ({LICENCE}) is at {ORIGIN} (about 300 MB); it is read as it is, .zst or unpacked."
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 class Digest(Protocol):
