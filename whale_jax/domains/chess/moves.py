@@ -7,8 +7,8 @@ Rules, in the order in which they apply:
 - Without a pair, every move in the text counts: UCI (`e2e4`), SAN (`Qxh7#`, `exd6`, `O-O`), and a bare square (`e4`)
   where a pawn can go there.
 - A move may be UCI or SAN, with or without decoration: move number, `+`, `#`, `!?`, Markdown, `e.p.`, typographic
-  dashes, figurines. A wrong check or mate sign is no error (case E134). Castling may be spelled with o, O or 0, or as
-  the king's two steps (`e1g1`, `Kg1`) or as king takes rook (`e1h1`).
+  dashes, figurines, the word "mate". A wrong check or mate sign is no error (case E134). Castling may be spelled with
+  o, O or 0, or as the king's two steps (`e1g1`, `Kg1`) or as king takes rook (`e1h1`).
 - Only what follows the last `</think>` is read, should the text hold one.
 - Promotion must name the piece. A null move (`0000`, `--`) is no move of a puzzle.
 """
@@ -29,7 +29,7 @@ MAX_WRITTEN = 16
 _UCI = re.compile(r"([a-h][1-8])[-x:]?([a-h][1-8])=?([qrbnk])?", re.IGNORECASE)
 _CASTLING = re.compile(r"[o0](-?)[o0](\1[o0])?", re.IGNORECASE)
 _NUMBER = re.compile(r"^\d{1,3}\s*(?:\.+|…)\s*")
-_EN_PASSANT = re.compile(r"\s*\(?e\.?\s?p\.?\)?$", re.IGNORECASE)
+_REMARK = re.compile(r"\s*\(?(?:e\.?\s?p\.?|check(?:mate)?|mate)\)?$", re.IGNORECASE)
 _DECORATION = "*_`~\"'()[]{}.,;:!?+#†‡±=≈ \t\r\n"
 _SIGNS = str.maketrans(
     {
@@ -56,11 +56,13 @@ class Reading:
         written: the spelling, without decoration.
         move: the legal move that it means; None when there is none.
         problem: why there is none, for the model to read; None when there is a move.
+        one_move: whether the spelling means one move at all, be it illegal.
     """
 
     written: str
     move: chess.Move | None
     problem: str | None = None
+    one_move: bool = True
 
     @property
     def name(self) -> str:
@@ -100,7 +102,7 @@ def read(board: chess.Board, spelling: str) -> Reading:
     written = undecorated(spelling)
     shown = quoted(written)
     if not written:
-        return Reading("", None, "there is no move in the tags")
+        return Reading("", None, "there is no move in the tags", one_move=False)
     if written in ("0000", "--", "@@@@"):
         return Reading(written, None, f"{shown}: passing is not a move")
     if uci := _UCI.fullmatch(written):
@@ -116,7 +118,7 @@ def undecorated(spelling: str) -> str:
     """A spelling without move number, annotation, Markdown and the like (cases E129, E134, E136)."""
     text = spelling[:200].translate(_SIGNS).strip(_DECORATION)
     text = _NUMBER.sub("", text)
-    text = _EN_PASSANT.sub("", text)
+    text = _REMARK.sub("", text)
     return "".join(text.strip(_DECORATION).split())
 
 
@@ -147,9 +149,9 @@ def _from_san(board: chess.Board, written: str) -> Reading:
     try:
         move = board.parse_san(written)
     except chess.InvalidMoveError:
-        return Reading(written, None, f"{shown}: this is neither UCI nor SAN")
+        return Reading(written, None, f"{shown}: this is neither UCI nor SAN", one_move=False)
     except chess.AmbiguousMoveError:
-        return Reading(written, None, f"{shown}: several pieces can do this; write it in UCI")
+        return Reading(written, None, f"{shown}: several pieces can do this; write it in UCI", one_move=False)
     except chess.IllegalMoveError:
         if castling := _king_steps(board, written):
             return Reading(written, castling)

@@ -5,8 +5,6 @@ from collections import Counter
 from importlib import resources
 from itertools import islice
 
-import pytest
-
 from whale_jax.domains.chess import domain, generate
 from whale_jax.domains.chess.demo import FILE, demo_rows, demo_tasks
 from whale_jax.domains.chess.game import Ending, Game
@@ -35,7 +33,7 @@ def test_sizes():
     assert counts[Split.VALIDATION] >= 250
     assert counts[Split.TEST] >= 300
     assert len({task.id for tasks in demo_tasks().values() for task in tasks}) == len(PUZZLES)
-    assert (resources.files("whale_jax.domains.chess") / FILE).read_bytes().__len__() <= 300_000
+    assert len((resources.files("whale_jax.domains.chess") / FILE).read_bytes()) <= 300_000
 
 
 def test_every_split_has_mates_in_one_and_two_in_like_shares():
@@ -109,7 +107,6 @@ def test_the_hash_of_the_data_is_stable():
     assert domain.load().data_hash == domain.load().data_hash
 
 
-@pytest.mark.slow
 def test_the_first_rows_are_made_anew_from_the_seed():
     """The shipped rows are those that the script makes: each of the first finds is among them."""
     shipped = {puzzle.fen: puzzle.moves for puzzle, _ in PUZZLES}

@@ -63,6 +63,7 @@ def test_a_reply_that_names_no_single_move_is_not_played():
     assert game.play("I resign.") == "No move read: write one move, as <move>e2e4</move>."
     assert game.play(say("b2b1") + say("b2c1")) == "No move read: several moves are named: b2b1, b2c1."
     assert game.play("<move> </move>") == "No move read: there is no move in the tags."
+    assert game.play(say("Qh9")) == "No move read: Qh9: this is neither UCI nor SAN."
     assert game.play(say("b2b1"), "b2c1") == "No move read: the reply names b2b1, not b2c1."
     assert game.observe() == before
     assert (game.answer, game.found) == (None, 0)

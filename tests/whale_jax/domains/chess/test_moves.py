@@ -31,6 +31,7 @@ REPLIES = [
     ("I do not know", []),
     ("a1a8 in thinking</think>nothing", []),
     ("", []),
+    ("<move>Ra8 mate</move>", ["a1a8"]),
 ]
 
 
