@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
@@ -15,6 +15,12 @@ CountTokens = Callable[[str], int]
 
 VerifierProtocol = Literal["honest", "paper"]
 """Which column of DESIGN section 12 a verifier follows where the two differ."""
+
+
+class SampledText(str):
+    """Text of a reply, after thinking, that the policy sampled. A text that a harness passes is a plain `str`."""
+
+    __slots__ = ()
 
 
 class DomainEnv(Protocol):
@@ -32,6 +38,18 @@ class DomainEnv(Protocol):
             CallRefused: the harness called something that does not exist, or with parameters that it does not have. A
                 bad *value*, which may well be the model's, gives a readable text instead.
         """
+        ...
+
+
+@runtime_checkable
+class JudgedEnv(Protocol):
+    """An environment whose course decides the verdict, together with the returned reply. Others leave it to the domain.
+
+    Such an environment is a `DomainEnv` too.
+    """
+
+    def verify(self, answer_text: str | None, *, protocol: VerifierProtocol) -> Verdict:
+        """Scores the episode: as `Domain.verify`, but knowing what was called before."""
         ...
 
 
