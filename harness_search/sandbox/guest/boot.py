@@ -1,7 +1,8 @@
 """First code in the sandbox: `python -c <this file> CONTROL_FD JOB_FD MODULE`.
 
-MODULE is the module of this package whose `serve` takes the job. The job is one JSON object whose "modules" maps names to source texts; they are imported from memory. So the sandbox
-needs nothing but a Python installation, and it does not matter whether its user may read this project's folder.
+MODULE is the module of this package whose `serve` takes the job: one JSON object whose "modules" maps names to source
+texts; they are imported from memory. So the sandbox needs nothing but a Python installation, and it does not matter
+whether its user may read this project's folder.
 """
 
 import importlib
