@@ -25,6 +25,7 @@ READY = b"r"
 RAISED, OUT_OF_MEMORY, EXIT_MASK = 211, 212, 0xFF
 """Exit statuses of a snippet that ended with an exception, or for lack of memory; any other is its own `sys.exit`."""
 
+_write = os.write  # the snippet may put anything in its place
 _MAX_FRAMES = 12
 _RESERVE_BYTES = 1 << 20
 
@@ -52,7 +53,7 @@ def run(channel: socket.socket, setup: Setup) -> int:
     kernel.limit(setup.limits)
     if setup.seccomp is not None:
         setup.seccomp.install()
-    os.write(word, READY)
+    _write(word, READY)
     random.seed(0)  # the same code prints the same numbers, so that a run can be repeated
     exec(setup.prelude, {"__name__": "prelude"})
     status = _execute(code)
@@ -60,7 +61,7 @@ def run(channel: socket.socket, setup: Setup) -> int:
         with contextlib.suppress(Exception):  # the snippet may have put anything in their place
             stream.flush()
     with contextlib.suppress(OSError):  # it may have closed it, too
-        os.write(word, bytes([status]))
+        _write(word, bytes([status]))
     return status
 
 

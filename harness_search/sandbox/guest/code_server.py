@@ -29,6 +29,7 @@ from harness_search.sandbox.guest.loading import import_allowed
 from harness_search.sandbox.guest.server import lock_in
 
 SETUP_FAILED = 70
+_exit = os._exit  # a snippet may put anything in its place
 
 _ALSO = (
     *("bisect", "concurrent.futures", "fcntl", "gc", "inspect", "io", "locale", "pathlib", "pickle", "platform"),
@@ -210,7 +211,7 @@ class _Server:
                 other.close()
             status = code_child.run(channel, self._setup)
         finally:
-            os._exit(status)
+            _exit(status)
 
     def _reap(self) -> None:
         while self._leashes or self._spare:

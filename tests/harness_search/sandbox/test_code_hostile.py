@@ -1,4 +1,4 @@
-"""A corpus of hostile and broken snippets: each ends as the right end, and none touches a neighbour or the next call."""
+"""Hostile and broken snippets: each ends as the right end, and none touches a neighbour or the next call."""
 
 import threading
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ CORPUS = {
     "starts a thread": Snippet("import threading; threading.Thread(target=print).start()", RAISED, "new thread"),
     "kills its parent": Snippet("import os; os.kill(os.getppid(), 9)", RAISED, DENIED),
     "kills everybody": Snippet("import os; os.kill(-1, 9)", RAISED, DENIED),
-    "raises its limits": Snippet("import resource; resource.setrlimit(9, (-1, -1))", RAISED, DENIED),
+    "raises its limits": Snippet("import resource; resource.setrlimit(9, (-1, -1))", RAISED, "not allowed"),
     "exhausts its descriptors": Snippet("import os\nwhile True: os.dup(1)", RAISED, DENIED),
     # memory
     "takes memory step by step": Snippet("x = []\nwhile True: x.append(bytearray(1 << 22))", MEMORY),
@@ -109,7 +109,8 @@ CORPUS = {
         "import sys; sys.setrecursionlimit(10**9)\ndef f(n): return [f(n + 1)]\nf(0)", (CRASH, MEMORY, TIMEOUT)
     ),
     "recurses natively": Snippet(
-        "import sys; sys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nrepr(x)", (CRASH, MEMORY)
+        "import sys; sys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
+        (CRASH, MEMORY, TIMEOUT),
     ),
     "ends its process": Snippet("import os; print('before'); os._exit(7)", EXITED, "before"),
     "ends its process in peace": Snippet("import os; print('before'); os._exit(0)", DONE, "before"),
@@ -143,7 +144,7 @@ CORPUS = {
         DONE,
     ),
     "breaks the runtime": Snippet(
-        "import builtins, os, sys\nsys.stdout = sys.stderr = None\nbuiltins.print = os.write = None", RAISED
+        "import builtins, os, sys\nsys.stdout = sys.stderr = None\nbuiltins.print = os.write = os._exit = None", DONE
     ),
     "leaves a mark": Snippet(
         "import json, sympy\nprint(hasattr(json, 'mark'), hasattr(sympy, 'mark'))\njson.mark = sympy.mark = 1",

@@ -107,7 +107,9 @@ def _textual_problem(reference: str, answer: str) -> str | None:
         return "a percent sign in one of them"
     if _SUBSCRIPTED_NUMBER.search(answer) and not _SUBSCRIPTED_NUMBER.search(reference):
         return "a number in another base"
-    remarks = [{" ".join(one.casefold().split()) for one in _WORDY.findall(text)} - {""} for text in (reference, answer)]
+    remarks = [
+        {" ".join(one.casefold().split()) for one in _WORDY.findall(text)} - {""} for text in (reference, answer)
+    ]
     if remarks[1] - remarks[0]:
         return "words beside the mathematics"
     shapes = _shape(reference), _shape(answer)
@@ -118,8 +120,13 @@ def _textual_problem(reference: str, answer: str) -> str | None:
     return None
 
 
+def _remarks(text: str) -> set[str]:
+    """The words that stand beside the mathematics."""
+    return {" ".join(one.casefold().split()) for one in _WORDY.findall(text)} - {""}
+
+
 def _shape(text: str) -> str:
-    """What encloses a text as a whole: the braces of a set, round or square brackets, nothing but commas, or nothing."""
+    """What encloses a text as a whole: the braces of a set, round or square brackets, commas alone, or nothing."""
     text = text.strip()
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return _SET

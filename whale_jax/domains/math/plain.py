@@ -29,16 +29,42 @@ _PLAIN = re.compile(
     rf"|(?P<slash_over>{_INTEGER})\s*/\s*(?P<slash_under>{_INTEGER})|(?P<number>{_NUMBER}))(?P<unit>.*)$",
     re.DOTALL,
 )
-_UNIT = re.compile(r"^\s*(?:\\ )?\s*(?:\\(?:text|textrm|mathrm|mbox)\s*\{(?P<text>[^{}\\]*)\}|(?P<bare>[A-Za-z][A-Za-z ]*))$")
+_UNIT = re.compile(
+    r"^\s*(?:\\ )?\s*(?:\\(?:text|textrm|mathrm|mbox)\s*\{(?P<text>[^{}\\]*)\}|(?P<bare>[A-Za-z][A-Za-z ]*))$"
+)
 _MARK = re.compile(r"^\s*(?:\\?%|\^\s*\{?\s*\\circ\s*\}?|°)$")
 _BARE_UNITS = frozenset(
-    "mm cm km m kg g mg lb lbs oz ft in mi mph kph hours hour minutes minute seconds second days day weeks week months "
-    "month years year dollars dollar cents cent euros degrees degree units unit feet foot inches inch miles mile meters "
-    "meter metres metre people ways square cubic percent".split()
+    {
+        *(
+            "mm",
+            "cm",
+            "km",
+            "m",
+            "kg",
+            "g",
+            "mg",
+            "lb",
+            "lbs",
+            "oz",
+            "ft",
+            "mi",
+            "mph",
+            "kph",
+            "hours",
+            "hour",
+            "minutes",
+        ),
+        *("minutes", "minute", "seconds", "second", "days", "day", "weeks", "week", "months", "month", "years", "year"),
+        *("dollars", "dollar", "cents", "cent", "euros", "degrees", "degree", "units", "unit", "feet", "foot", "inches", "inch"),
+        *("miles", "mile", "meters", "meter", "metres", "metre", "people", "ways", "square", "cubic", "percent"),
+    }
 )
+"""Units that count as such without `\\text{}` around them."""
 _NO_UNITS = frozenset(
-    "hundred thousand million billion trillion dozen pi tau e i or and not if mod modulo remainder plus minus times "
-    "over to infinity".split()
+    {
+        *("hundred", "thousand", "million", "billion", "trillion", "dozen", "pi", "tau", "e", "i", "or", "and", "not"),
+        *("if", "mod", "modulo", "remainder", "plus", "minus", "times", "over", "to", "infinity"),
+    }
 )
 """Words that change a value, or join it to another."""
 
@@ -52,7 +78,7 @@ class Plain:
 
 
 def clean(text: str) -> str:
-    """`text` without decoration that never changes what it says: delimiters of mathematics, bold, spacing, full stops."""
+    """`text` without decoration that never changes what it says: delimiters, bold, spacing, a full stop."""
     text = text.strip()
     for before, after in _SPELLED.items():
         text = text.replace(before, after)
@@ -62,9 +88,9 @@ def clean(text: str) -> str:
         changed = False
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : len(text) - len(closing)]
-            if len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing):
-                if opening not in inner:
-                    text, changed = inner.strip(), True
+            enclosed = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
+            if enclosed and opening not in inner:
+                text, changed = inner.strip(), True
         if text.endswith((".", ",")):
             text, changed = text[:-1].rstrip(), True
     return _STYLED_NUMBER.sub(r"\1", text)
@@ -73,9 +99,9 @@ def clean(text: str) -> str:
 def read_plain(text: str) -> Plain | None:
     r"""The number that `text` (already cleaned) writes out; None if it is anything else.
 
-    Read: `-12`, `1,000`, `3.50`, `7/3`, `\frac{7}{3}`, `\frac73`, `2\frac{1}{3}`, `x = 12`, `\$12`, and a unit after any
-    of them. A comma parts thousands or nothing: `3,14` is not a number (case C096). A percent sign is a unit, so 28\% is
-    28 and not 0.28 (case C084); so is a degree sign (C094).
+    Read: `-12`, `1,000`, `3.50`, `7/3`, `\frac{7}{3}`, `\frac73`, `2\frac{1}{3}`, `x = 12`, `\$12`, and a unit after
+    any of them. A comma parts thousands or nothing: `3,14` is not a number (case C096). A percent sign is a unit, so
+    28\% is 28 and not 0.28 (case C084); so is a degree sign (C094).
     """
     if len(text) > MAX_CHARS:
         return None
