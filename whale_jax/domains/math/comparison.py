@@ -28,6 +28,7 @@ _WORDS = re.compile(r"^(?:\\(?:text|textbf|mathrm|textrm|mbox)\s*\{([^{}\\]*)\}|
 _LETTER = re.compile(r"^\(?[A-Za-z]\)?$")
 _SPACED_DIGITS = re.compile(r"(?<![_^\w}])\d+\s+\d")
 _SUBSCRIPTED_NUMBER = re.compile(r"\d\s*_")
+_LOOSE_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 _WORDY = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}\\]*)\}")
 _SET, _ROUND, _SQUARE, _LIST, _NONE = "set", "round", "square", "list", "none"
 _CLOSING = {"(": ")]", "[": ")]"}
@@ -82,6 +83,8 @@ def difference(reference: str, gold: Basic | MatrixBase, answer: str) -> str | N
     problem = _structural_problem(gold, found)
     if problem is not None:
         return problem
+    if isinstance(found, sympy.Number) and _LOOSE_LETTER.search(answer) and not _LOOSE_LETTER.search(reference):
+        return "letters beside the number"  # taken for a unit, and dropped
     equal = verify(gold, found, numeric_precision=_DIGITS, timeout_seconds=None)  # pyright: ignore[reportArgumentType]
     return None if equal else "not equal"
 

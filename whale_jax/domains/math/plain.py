@@ -35,28 +35,11 @@ _UNIT = re.compile(
 _MARK = re.compile(r"^\s*(?:\\?%|\^\s*\{?\s*\\circ\s*\}?|°)$")
 _BARE_UNITS = frozenset(
     {
-        *(
-            "mm",
-            "cm",
-            "km",
-            "m",
-            "kg",
-            "g",
-            "mg",
-            "lb",
-            "lbs",
-            "oz",
-            "ft",
-            "mi",
-            "mph",
-            "kph",
-            "hours",
-            "hour",
-            "minutes",
-        ),
-        *("minutes", "minute", "seconds", "second", "days", "day", "weeks", "week", "months", "month", "years", "year"),
-        *("dollars", "dollar", "cents", "cent", "euros", "degrees", "degree", "units", "unit", "feet", "foot", "inches", "inch"),
-        *("miles", "mile", "meters", "meter", "metres", "metre", "people", "ways", "square", "cubic", "percent"),
+        *("mm", "cm", "km", "m", "kg", "g", "mg", "lb", "lbs", "oz", "ft", "mi", "mph", "kph", "hours", "hour"),
+        *("minutes", "minute", "seconds", "second", "days", "day", "weeks", "week", "months", "month", "years"),
+        *("year", "dollars", "dollar", "cents", "cent", "euros", "degrees", "degree", "units", "unit", "feet"),
+        *("foot", "inches", "inch", "miles", "mile", "meters", "meter", "metres", "metre", "people", "ways"),
+        *("square", "cubic", "percent"),
     }
 )
 """Units that count as such without `\\text{}` around them."""
@@ -143,7 +126,8 @@ def _unit(text: str) -> str | None:
     if match is None:
         return None
     words = (match["text"] if match["text"] is not None else match["bare"]).casefold().split()
-    known = match["text"] is not None or all(word in _BARE_UNITS for word in words)
+    spaced = text[0].isspace() or text.startswith("\\ ")  # 5m may be a product
+    known = match["text"] is not None or all(word in _BARE_UNITS and (spaced or len(word) > 1) for word in words)
     if not known or _NO_UNITS & set(words) or any(character.isdigit() for word in words for character in word):
         return None
     return " ".join(words)
