@@ -18,7 +18,6 @@ from whale_jax.domains.source_edits import (
     ensure_import,
     insert_at_start,
     insert_before_return,
-    replace_in_function,
     set_body,
     set_constant,
 )
@@ -187,12 +186,7 @@ _CODE_EDITS = (
         "Code freed of common indentation runs where it failed at its first line.",
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _with_import(
-            "textwrap",
-            lambda source: replace_in_function(
-                source, "extract_code", "code = show_last(code)", 'code = show_last(textwrap.dedent(code.strip("\\n")))'
-            ),
-        ),
+        _with_import("textwrap", _start("clean_code", 'code = textwrap.dedent(code.strip("\\n"))')),
     ),
     Edit(
         "drop_prompt_marks",
@@ -201,7 +195,7 @@ _CODE_EDITS = (
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
         _end(
-            "extract_code",
+            "clean_code",
             'code = "\\n".join(line.removeprefix(">>> ").removeprefix("... ") for line in code.split("\\n"))',
         ),
     ),
@@ -212,7 +206,7 @@ _CODE_EDITS = (
         "useless",
         (Sign.REPEATED_CALL, Sign.GROUNDED_WRONG),
         _end(
-            "extract_code",
+            "clean_code",
             'code = "\\n".join(line for line in code.split("\\n") if not line.lstrip().startswith("#"))',
         ),
     ),
@@ -222,7 +216,7 @@ _CODE_EDITS = (
         "The last line of the code holds what matters, and the rest adds errors.",
         "harmful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _end("extract_code", 'code = code.rstrip().split("\\n")[-1].strip()'),
+        _end("clean_code", 'code = code.rstrip().split("\\n")[-1].strip()'),
     ),
 )
 _FEEDBACK_EDITS = (

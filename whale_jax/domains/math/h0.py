@@ -25,6 +25,11 @@ def question_text(task):
     return task.question
 
 
+def clean_code(code):
+    """The code without what is no code."""
+    return code
+
+
 def show_last(code):
     """The code with a bare last expression wrapped in print."""
     lines = code.rstrip().split("\n")
@@ -40,8 +45,7 @@ def extract_code(arguments):
     if "```" in code:
         code = code.split("```")[1]
         code = code.removeprefix("python")
-    code = show_last(code)
-    return code
+    return show_last(clean_code(code))
 
 
 def format_result(result, turns_left):

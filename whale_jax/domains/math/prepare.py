@@ -1,4 +1,4 @@
-"""Preparation of the public sets: DAPO-Math-17k for D_weight, D_harness and validation, AIME 2024 and 2025 for the test.
+"""Preparation of the public sets: DAPO-Math-17k for weights, harness and validation, AIME 2024 and 2025 for the test.
 
     report = prepare(Path("downloads"), Path("data/math"))
     print(report.text())

@@ -43,6 +43,12 @@ def question_text(task):
     return task.question
 
 
+def clean_code(code):
+    """The code without common indentation and without the marks of an interactive session."""
+    lines = textwrap.dedent(code.strip("\n")).split("\n")
+    return "\n".join(line.removeprefix(">>> ").removeprefix("... ") for line in lines).rstrip()
+
+
 def show_last(code):
     """The code with a bare last expression wrapped in print, if it parses and does not print already."""
     try:
@@ -69,9 +75,7 @@ def fenced(code):
 def extract_code(arguments):
     """The code that is run, out of the arguments of a call."""
     code = str(arguments.get("code") or "")
-    lines = textwrap.dedent(fenced(code).strip("\n")).split("\n")
-    lines = [line.removeprefix(">>> ").removeprefix("... ") for line in lines]
-    return show_last("\n".join(lines).rstrip())
+    return show_last(clean_code(fenced(code)))
 
 
 def format_result(result, turns_left):

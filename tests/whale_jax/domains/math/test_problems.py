@@ -59,7 +59,7 @@ KNOWN = {
     (Kind.SUM_MOD, (2, 10, 97)): 385 % 97,
     (Kind.DIVISIBLE, (100, 3, 5)): 47,
     (Kind.DIGIT, (100, 7)): 19,
-    (Kind.DIGIT, (777, 7)): 218,
+    (Kind.DIGIT, (777, 7)): 211,
     (Kind.PRIMES, (10, 20)): 4,
     (Kind.PRIMES, (11, 13)): 0,
     (Kind.DIVISORS, (360,)): 24,
