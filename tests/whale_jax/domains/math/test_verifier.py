@@ -48,6 +48,7 @@ PLAIN = [
     ("C086 bold inside", "73", r"Final Answer: \boxed{**73**}", 1),
     ("C086 bold around", "73", r"Final Answer: **\boxed{73}**", 1),
     ("C094 degrees", "60", box(r"60^\circ"), 1),
+    ("C099 the same time", "12:00", box("12:00"), 1),
     ("C101 fraction", r"\frac{1}{2}", box(r"\frac{2}{4}"), 1),
     ("C101 thousands", "1000", box("1,000"), 1),
     ("C101 unit", "5", box("5 cm"), 1),
@@ -165,6 +166,7 @@ def test_a_reference_that_cannot_be_read_gives_no_reward(comparer: SymbolicCompa
 
 
 def test_a_very_long_answer_is_none() -> None:
+    """Case C076: a formula of 100 kB is not compared at all."""
     verdict = symbolic_rule(box("1+" * 50_000 + "1"), r"\sqrt{2}", NoComparer())
     assert (verdict.reward, len(verdict.answer or "")) == (0, MAX_ANSWER_CHARS)
 
