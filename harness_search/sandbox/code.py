@@ -24,9 +24,9 @@ _MAX_RESTARTS = 8
 PYTHON = Program(
     packages=("numpy", "sympy", "mpmath"),
     preload=("numpy.*", "mpmath.*", "sympy.*"),
-    # numpy draws the seed of a fresh generator from the system; here it is the same in every call
-    prelude="import numpy.random.bit_generator as bits\nbits.randbits = lambda count: 0\nbits = __import__('numpy')\n"
-    "bits.random.seed(0)",
+    # the same random numbers in every call, those of generators that would draw their seed from the system included
+    prelude="import numpy.random.bit_generator, sympy.core.random\n"
+    "numpy.random.bit_generator.randbits = lambda count: 0\nnumpy.random.seed(0)\nsympy.core.random.seed(0)",
     warm_up="import sympy\nx = sympy.Symbol('x')\nsympy.solve(x**2 - 3*x + 2, x)\nsympy.simplify(sympy.sin(x)**2)\n"
     "sympy.factorint(360)\nsympy.latex(sympy.Rational(1, 2))",
 )
@@ -90,6 +90,8 @@ class CodeInterpreter:
         self._slots = concurrency or os.cpu_count() or 1
         self._free = threading.BoundedSemaphore(self._slots)
         self._threads = ThreadPoolExecutor(self._slots, thread_name_prefix="code")
+        # the kernel ends a process with the thread that started it, so that thread has to live as long as this object
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="code-start")
         self._starting = threading.Lock()
         self._held: list[CodeServer] = []  # the server, if there is one; a list, so that the finalizer sees it
         self._starts = 0
@@ -121,7 +123,8 @@ class CodeInterpreter:
         """Ends the parent and every call. It cannot be used after that."""
         self._starts = _MAX_RESTARTS + 1
         self._finalizer()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._starter):
+            threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, code: str, ticket: "_Ticket") -> CodeResult:
         data = code.encode("utf-8", "surrogatepass")
@@ -140,7 +143,8 @@ class CodeInterpreter:
                 self._starts += 1
                 _close_all(self._held)
                 backend = self._backend if isinstance(self._backend, Backend) else self._backend()
-                self._held.append(CodeServer.start(backend, self._program, self.limits))
+                starting = self._starter.submit(CodeServer.start, backend, self._program, self.limits)
+                self._held.append(starting.result())
             return self._held[0]
 
     def _judged(self, ended: Ended) -> CodeResult:

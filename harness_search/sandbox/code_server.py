@@ -238,6 +238,8 @@ class CodeServer:
         return message, uid
 
     def _last_words(self) -> str:
+        if self._closed:
+            return ""
         os.lseek(self._stderr_fd, 0, os.SEEK_SET)
         lines = os.read(self._stderr_fd, _CHUNK).decode("utf-8", "replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
@@ -297,7 +299,7 @@ class Call:
                 word = self._word.recv(_CHUNK)
                 if word:
                     self._read(output, limits.output_bytes)
-                    return _on_its_word(word, bytes(output[: limits.output_bytes]))
+                    return _on_its_word(word, output, limits.output_bytes)
                 open_ends.remove(self._word)  # it ends without a word
             if self._leash.fileno() in ready:
                 return self._ended(output, limits.output_bytes)
@@ -334,9 +336,11 @@ class Call:
         return {}
 
 
-def _on_its_word(word: bytes, output: bytes) -> Ended:
+def _on_its_word(word: bytes, output: bytearray, limit: int) -> Ended:
     """The end that the process tells of itself: one byte, its exit status."""
-    return Ended(output, word[0] << 8) if len(word) == 1 else Ended(output, stopped=Stop.FORGERY)
+    if len(word) != 1:
+        return Ended(bytes(output[:limit]), stopped=Stop.FORGERY)
+    return Ended(bytes(output[:limit]), word[0] << 8, stopped=Stop.OUTPUT_FLOOD if len(output) > limit else None)
 
 
 def _poll(seconds: float, *ends: Any) -> set[int]:

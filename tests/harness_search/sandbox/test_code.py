@@ -115,6 +115,15 @@ def test_code_that_is_too_long_is_not_run(bare: CodeInterpreter) -> None:
     assert (result.end, result.detail) == (CodeEnd.REFUSED, "1001 bytes of code, more than 1000")
 
 
+def test_the_parent_outlives_the_thread_that_needed_it_first(bare: CodeInterpreter) -> None:
+    first = threading.Thread(target=bare.run, args=("1",))
+    first.start()
+    first.join()
+    process = bare._held[0]._process
+    assert bare.run("print(2)").output == "2\n"
+    assert process.poll() is None
+
+
 def test_many_at_once_keep_their_output_apart(interpreter: CodeInterpreter) -> None:
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(interpreter.run, (f"print({number} ** 2)" for number in range(24))))

@@ -21,7 +21,7 @@ from math_verify.parser import LatexExtractionConfig
 from sympy import Basic, Eq, Expr, Float, MatrixBase, Rational, Symbol
 from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.relational import Relational
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import BooleanFunction
 
 _DIGITS = 50
 _WORDS = re.compile(r"^(?:\\(?:text|textbf|mathrm|textrm|mbox)\s*\{([^{}\\]*)\}|([A-Za-z]{2,}(?: [A-Za-z]+)*))$")
@@ -150,9 +150,9 @@ def _shape(text: str) -> str:
 def _structural_problem(gold: Basic | MatrixBase, found: Basic | MatrixBase) -> str | None:
     if any(one.has(sympy.zoo, sympy.nan) for one in (gold, found)):
         return "undefined"
-    if isinstance(found, Boolean) and not isinstance(found, Relational) and not isinstance(gold, Boolean):
+    if isinstance(found, BooleanFunction) and not _is_claim(gold):
         return "several claims"
-    if isinstance(found, Eq) and not isinstance(gold, Boolean):
+    if isinstance(found, Eq) and not _is_claim(gold):
         if not _is_name(found.lhs):
             return "an equation in place of a value"
         found = found.rhs  # pyright: ignore[reportAssignmentType]
@@ -165,6 +165,11 @@ def _structural_problem(gold: Basic | MatrixBase, found: Basic | MatrixBase) -> 
     if isinstance(gold, Eq) and isinstance(found, Eq) and not _same_equation(gold, found):
         return "another equation"
     return None
+
+
+def _is_claim(value: Any) -> bool:
+    """A relation, or several. (To sympy a symbol is a Boolean, too.)"""
+    return isinstance(value, Relational | BooleanFunction)
 
 
 def _is_name(side: Any) -> bool:

@@ -39,7 +39,7 @@ DEMO_BUDGETS = Budgets(assistant_tokens=256, turns=6, tool_calls=12, wall_second
 PAPER_BUDGETS = Budgets(assistant_tokens=8_192, turns=16, tool_calls=24, wall_seconds=3_600.0)
 """PAPER section 5: 8,192 assistant tokens, at most 16 turns. Tool calls and seconds are open there: every call of an
 episode may wait as long as its limits allow, so that slow code is never taken for a slow host."""
-DEMO_CODE_LIMITS = CodeLimits(cpu_seconds=4, wall_seconds=8.0)
+DEMO_CODE_LIMITS = CodeLimits(cpu_seconds=3, wall_seconds=10.0)
 PAPER_CODE_LIMITS = CodeLimits(cpu_seconds=30, wall_seconds=60.0)
 """PAPER section 5: 30 s and 1,024 MB. The seconds are of computing; waiting is bounded by twice as many."""
 DEMO_OUTPUT_TOKENS = 128

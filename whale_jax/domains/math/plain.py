@@ -14,7 +14,7 @@ from fractions import Fraction
 MAX_CHARS = 500
 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("__", "__"), ("`", "`"))
-_DROPPED = re.compile(r"\\(?:displaystyle|textstyle|left|right|boxed(?=\d)|[,!;:]|quad|qquad)(?![A-Za-z])")
+_DROPPED = re.compile(r"\\(?:displaystyle|textstyle|left|right|quad|qquad)(?![A-Za-z])|\\[,!;:]")
 _SPELLED = {r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\mathrm{e}": "e", "−": "-", "–": "-", "{,}": ",", "~": " "}
 _STYLED_NUMBER = re.compile(r"\\(?:text|textbf|mathbf|mathrm|bf|bm)\s*\{\s*(-?[\d,./]+)\s*\}")
 _ASSIGNED = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|[A-Za-z]_\{?\w+\}?)\s*=\s*(?=[^=]*$)")

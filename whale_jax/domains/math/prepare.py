@@ -56,8 +56,8 @@ DAPO = Source(
 AIME_2024 = Source(
     "AIME-2024",
     ("aime", "2024"),
-    "https://huggingface.co/datasets/HuggingFaceH4/aime_2024 (data/*.parquet, saved as aime-2024.parquet)",
-    "Apache-2.0 for the collection; the problems are the Mathematical Association of America's",
+    "https://huggingface.co/datasets/Maxwell-Jia/AIME_2024 (aime_2024_problems.parquet)",
+    "see the page; the problems are the Mathematical Association of America's",
     30,
 )
 AIME_2025 = Source(

@@ -16,7 +16,7 @@ from harness_search.sandbox.code import CodeEnd, CodeInterpreter, CodeLimits, Co
 from harness_search.sandbox.limits import MIB
 
 _MODULE = "math_comparison"
-LIMITS = CodeLimits(cpu_seconds=5, wall_seconds=60.0, memory_bytes=1024 * MIB, output_bytes=4096)
+LIMITS = CodeLimits(cpu_seconds=3, wall_seconds=60.0, memory_bytes=1024 * MIB, output_bytes=4096)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def program() -> Program:
         preload=("mpmath.*", "sympy.*", "antlr4.*", "latex2sympy2_extended.*", "math_verify", _MODULE),
         modules={_MODULE: source},
         distributions=("antlr4-python3-runtime",),  # the parser is chosen by it
+        prelude="import sympy.core.random\nsympy.core.random.seed(0)",  # numeric tests draw points at random
         warm_up=f"import {_MODULE}\n{_MODULE}.warm_up()",
     )
 

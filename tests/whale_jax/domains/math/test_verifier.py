@@ -133,6 +133,12 @@ SYMBOLIC = [
     ("radicals", r"2\sqrt{3}", r"\sqrt{12}", 1),
     ("expanded", "(x+1)^2", "x^2+2x+1", 1),
     ("another variable", "x^2", "y^2", 0),
+    ("a reference not simplified, a known false negative", r"\frac{2x}{2}", "x", 0),
+    ("a variable given a name", "x", "y = x", 1),
+    ("a variable for a number", "0", "i", 0),
+    ("several claims", "12", "x = y = 12", 0),
+    ("a formula with its name", "x^2", "f(x) = x^2", 1),
+    ("two values with their names", "x=1, y=2", "x=2, y=1", 0),
     ("undefined", "0", "1/0", 0),
     ("unreadable", r"\sqrt{2}", r"\sqrt{2}\dots", 0),
 ]
