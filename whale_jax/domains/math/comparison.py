@@ -29,6 +29,8 @@ _LETTER = re.compile(r"^\(?[A-Za-z]\)?$")
 _SPACED_DIGITS = re.compile(r"(?<![_^\w}])\d+\s+\d")
 _SUBSCRIPTED_NUMBER = re.compile(r"\d\s*_")
 _LOOSE_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+_DELIMITER = re.compile(r"\$|\\[()\[\]]")
+_SUBSCRIPT = re.compile(r"_\{[^{}]*\}")
 _WORDY = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}\\]*)\}")
 _SET, _ROUND, _SQUARE, _LIST, _NONE = "set", "round", "square", "list", "none"
 _CLOSING = {"(": ")]", "[": ")]"}
@@ -51,8 +53,8 @@ def warm_up() -> None:
 
 def main(reference: str, answer: str) -> None:
     """Prints one JSON object: `readable` (is the reference?), `equal`, and `reason`, a short line."""
-    gold = read(reference)
-    if gold is None:
+    gold = None if _words(reference) else read(reference)
+    if gold is None and not _words(reference):
         verdict: dict[str, Any] = {"readable": False, "equal": False, "reason": "the reference cannot be read"}
     else:
         problem = difference(reference, gold, answer)
@@ -62,16 +64,21 @@ def main(reference: str, answer: str) -> None:
 
 def read(text: str) -> Basic | MatrixBase | None:
     """`text` as one expression, decimals made exact; None if it cannot be read as LaTeX in whole."""
+    if _DELIMITER.search(text):
+        return None  # it could close the delimiters below, and be read as several
     config = LatexExtractionConfig(boxed_match_priority=-1)
-    found = parse(f"${text}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    wrapped = f"${' '.join(text.split())}$"
+    found = parse(wrapped, extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
     if not found or isinstance(found[0], str):
         return None
+    if "=" in _SUBSCRIPT.sub("", text) and not found[0].has(Relational):
+        return None  # only what follows its last equals sign was
     return _exact(found[0])
 
 
-def difference(reference: str, gold: Basic | MatrixBase, answer: str) -> str | None:
-    """Why `answer` is not the reference; None if it is."""
-    if _words(reference) or _words(answer):
+def difference(reference: str, gold: Basic | MatrixBase | None, answer: str) -> str | None:
+    """Why `answer` is not the reference; None if it is. `gold`: the reference as read; not needed if it is words."""
+    if gold is None or _words(answer):
         said, wanted = (_words(text) or _letter(text) for text in (answer, reference))
         return None if said == wanted else "other words"
     problem = _textual_problem(reference, answer)
@@ -110,10 +117,7 @@ def _textual_problem(reference: str, answer: str) -> str | None:
         return "a percent sign in one of them"
     if _SUBSCRIPTED_NUMBER.search(answer) and not _SUBSCRIPTED_NUMBER.search(reference):
         return "a number in another base"
-    remarks = [
-        {" ".join(one.casefold().split()) for one in _WORDY.findall(text)} - {""} for text in (reference, answer)
-    ]
-    if remarks[1] - remarks[0]:
+    if _remarks(answer) - _remarks(reference):
         return "words beside the mathematics"
     shapes = _shape(reference), _shape(answer)
     if shapes[0] != shapes[1] and {_ROUND, _SQUARE} & set(shapes) and {_SET, _LIST} & set(shapes):

@@ -140,6 +140,11 @@ SYMBOLIC = [
     ("a formula with its name", "x^2", "f(x) = x^2", 1),
     ("two values with their names", "x=1, y=2", "x=2, y=1", 0),
     ("undefined", "0", "1/0", 0),
+    ("two in delimiters", "42", "1$ and $42", 0),
+    ("two in other delimiters", "42", r"1\) and \(42", 0),
+    ("only its end can be read", "42", r"\foo{&&}=42", 0),
+    ("two lines", "x^2+1", "x^2\n+1", 1),
+    ("words that are no mathematics", r"\text{no solution, ever}", r"\text{No solution, ever}", 1),
     ("unreadable", r"\sqrt{2}", r"\sqrt{2}\dots", 0),
 ]
 
