@@ -145,15 +145,12 @@ def test_a_cancelled_call_frees_its_place(bare: CodeInterpreter) -> None:
 
 def test_a_parent_that_dies_is_started_again(bare: CodeInterpreter) -> None:
     assert bare.run("print(1)").output == "1\n"
-    process = bare._held[0]._process
-    with ThreadPoolExecutor(1) as pool:
-        sleeping = pool.submit(bare.run, "import time; time.sleep(1000)")
-        while not any(thread.name.startswith("ThreadPoolExecutor") for thread in threading.enumerate()):
-            pass
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        with pytest.raises(SandboxUnavailable):
-            sleeping.result()
+    server = bare._held[0]
+    call = server.call(b"import time; time.sleep(1000)")
+    os.kill(server._process.pid, signal.SIGKILL)
+    server._process.wait()
+    with pytest.raises(SandboxUnavailable):
+        call.finish(bare.limits)
     assert bare.run("print(2)").output == "2\n"
 
 
