@@ -67,6 +67,7 @@ def read_parts(config: RunConfig) -> Parts:
         codec = ChatCodec.from_dir(directory)
         domain = load_domain(
             config.run.domain,
+            sandbox=config.rollout.sandbox,
             task_dir=config.data.task_dir,
             max_bad_rows=config.data.max_bad_rows,
             allow_overlap=config.data.allow_overlap,

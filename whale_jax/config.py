@@ -43,7 +43,7 @@ def setting(
 class RunSettings:
     """Where a run lives and what it is called."""
 
-    domain: Literal["searchqa"] = setting("searchqa", "the task domain")
+    domain: Literal["searchqa", "math"] = setting("searchqa", "the task domain")
     seed: int = setting(0, "seed of the whole run: sampling, task order, proposer", at_least=0)
     run_dir: str | None = setting(None, "run directory; default: a fresh numbered folder under runs/", operational=True)
     stop_after: Literal["never", "weight_phase", "search_phase"] = setting(
@@ -74,7 +74,8 @@ class DataSettings:
 
     task_dir: str | None = setting(
         None,
-        "folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and corpus.jsonl; default: demo tasks",
+        "folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (SearchQA: corpus.jsonl too); default: "
+        "demo tasks",
     )
     max_bad_rows: float = setting(
         0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -68,11 +68,15 @@ class Backend:
         alone = self.name is BackendName.LANDLOCK
         return Cage(drop=True, uid=uid, unshare_network=alone, landlock=self.landlock, seccomp=True)
 
-    def command(self, program: Sequence[str]) -> list[str]:
-        """The command line that starts the interpreter with the arguments `program`."""
+    def command(self, program: Sequence[str], folders: Mapping[str, str] | None = None) -> list[str]:
+        """The command line that starts the interpreter with the arguments `program`.
+
+        `folders`: what else its file system holds, read-only: path inside to path here. Only a backend with a file
+        system of its own needs them.
+        """
         python = [self.python, "-S", "-s", "-P", "-B", "-X", "utf8", *program]
         if self.name is BackendName.BUBBLEWRAP:
-            return [*_bubblewrap(self.python, self.as_root), "--", *python]
+            return [*_bubblewrap(self.python, self.as_root, folders), "--", *python]
         return python
 
     def environment(self) -> dict[str, str]:
@@ -141,7 +145,7 @@ def _bubblewrap_problem() -> str | None:
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
-def _bubblewrap(python: str, as_root: bool) -> list[str]:
+def _bubblewrap(python: str, as_root: bool, folders: Mapping[str, str] | None = None) -> list[str]:
     bwrap = shutil.which("bwrap")
     assert bwrap is not None
     command = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--setenv", "PYTHONHASHSEED", "0"]
@@ -163,7 +167,10 @@ def _bubblewrap(python: str, as_root: bool) -> list[str]:
         command += ["--unshare-user"]
     # /tmp comes before the interpreter, which may lie in it
     command += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]
-    command += [*_read_only_binds(python), "--chdir", "/", "--remount-ro", "/"]
+    command += _read_only_binds(python)
+    for inside, here in (folders or {}).items():
+        command += ["--ro-bind", here, inside]
+    command += ["--chdir", "/", "--remount-ro", "/"]
     return command
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from harness_search.contract import HarnessError
 from harness_search.sandbox.backends import Backend, BackendName, SandboxUnavailable
 from harness_search.sandbox.limits import Limits
 
-_SHIPPED = (
+SHIPPED = (
     "harness_search",
     "harness_search.contract",
     "harness_search.sandbox",
@@ -70,13 +71,13 @@ class ForkServer:
         """
         cage = backend.cage()
         job = {
-            "modules": {name: _source_of(name) for name in _SHIPPED},
+            "modules": {name: source_of(name) for name in SHIPPED},
             "source": source,
             "cage": cage.to_json(),
             "server_limits": limits.of_server(),
             "child_limits": limits.of_child(),
         }
-        server = cls(*_launch(backend, job))
+        server = cls(*launch(backend, job))
         try:
             ready, uid = await asyncio.wait_for(asyncio.shield(server._ready), limits.start_seconds)
             if "error" in ready:
@@ -85,7 +86,7 @@ class ForkServer:
                 raise SandboxUnavailable(f"the {backend.name} sandbox did not come up: {ready['fault']}")
             if backend.name is not BackendName.NONE and backend.as_root and uid != cage.uid:
                 raise SandboxUnavailable(f"the {backend.name} sandbox still runs as host user {uid}, not {cage.uid}")
-            server.enforced = (*_namespaces(backend), *ready["enforced"])
+            server.enforced = (*namespaces(backend), *ready["enforced"])
         except TimeoutError:
             await server.close()
             raise SandboxUnavailable(
@@ -189,8 +190,13 @@ class ForkServer:
         self._children.clear()
 
 
-def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[bytes]", socket.socket, int]:
-    """Starts the process; returns it with the host's end of the control socket and what its stderr is written to."""
+def launch(
+    backend: Backend, job: dict[str, Any], *, serve: str = "server", folders: Mapping[str, str] | None = None
+) -> tuple["subprocess.Popen[bytes]", socket.socket, int]:
+    """Starts the process; returns it with the host's end of the control socket and what its stderr is written to.
+
+    `serve`: the module of `guest` whose `serve` takes the job. `folders`: see `Backend.command`.
+    """
     boot = Path(__file__).with_name("guest").joinpath("boot.py").read_text("utf-8")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -201,7 +207,7 @@ def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[by
             file.write(json.dumps(job).encode())
         os.lseek(job_fd, 0, os.SEEK_SET)
         process = subprocess.Popen(
-            backend.command(["-c", boot, str(theirs.fileno()), str(job_fd)]),
+            backend.command(["-c", boot, str(theirs.fileno()), str(job_fd), serve], folders),
             env=backend.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -219,13 +225,15 @@ def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[by
     return process, ours, stderr_fd
 
 
-def _source_of(module: str) -> str:
+def source_of(module: str) -> str:
+    """The source of a module of this package, to be shipped."""
     base = Path(harness_search.__file__).parent.joinpath(*module.split(".")[1:])
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
     return path.read_text("utf-8")
 
 
-def _namespaces(backend: Backend) -> tuple[str, ...]:
+def namespaces(backend: Backend) -> tuple[str, ...]:
+    """What the backend puts around a process before it starts, in words."""
     if backend.name is not BackendName.BUBBLEWRAP:
         return ()
     names = ("mount", "pid", "network", "ipc", "uts", *(() if backend.as_root else ("user",)))

@@ -29,7 +29,7 @@ def serve(control_fd: int, job: dict[str, Any]) -> None:
     signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)  # looks at the descriptor: before locking in
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        enforced, child_filter = _lock_in(job["cage"], job["server_limits"])
+        enforced, child_filter = lock_in(job["cage"], job["server_limits"])
     except OSError as error:
         control.send(json.dumps({"ready": False, "fault": f"cannot lock itself in: {error}"}).encode())
         return
@@ -45,7 +45,8 @@ def serve(control_fd: int, job: dict[str, Any]) -> None:
     _Server(control, (wake, wake_write), setup).run()
 
 
-def _lock_in(cage: dict[str, Any], limits: dict[str, int]) -> tuple[list[str], kernel.Seccomp | None]:
+def lock_in(cage: dict[str, Any], limits: dict[str, int]) -> tuple[list[str], kernel.Seccomp | None]:
+    """Closes the cage around this process: what is enforced, in words, and the filter for its children."""
     enforced = []
     if cage["unshare_network"] and kernel.unshare_network():
         enforced.append("network namespace")
