@@ -19,10 +19,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 from harness_search.sandbox.guest.filters import AUDIT_ARCH
 
@@ -68,11 +69,14 @@ class Backend:
         alone = self.name is BackendName.LANDLOCK
         return Cage(drop=True, uid=uid, unshare_network=alone, landlock=self.landlock, seccomp=True)
 
-    def command(self, program: Sequence[str]) -> list[str]:
-        """The command line that starts the interpreter with the arguments `program`."""
+    def command(self, program: Sequence[str], read_only: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """The command line that starts the interpreter with the arguments `program`.
+
+        `read_only`: folders of the host by the place where bubblewrap shows them; the other backends have no such place.
+        """
         python = [self.python, "-S", "-s", "-P", "-B", "-X", "utf8", *program]
         if self.name is BackendName.BUBBLEWRAP:
-            return [*_bubblewrap(self.python, self.as_root), "--", *python]
+            return [*_bubblewrap(self.python, self.as_root, read_only), "--", *python]
         return python
 
     def environment(self) -> dict[str, str]:
@@ -141,7 +145,9 @@ def _bubblewrap_problem() -> str | None:
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
-def _bubblewrap(python: str, as_root: bool) -> list[str]:
+def _bubblewrap(
+    python: str, as_root: bool, read_only: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     bwrap = shutil.which("bwrap")
     assert bwrap is not None
     command = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--setenv", "PYTHONHASHSEED", "0"]
@@ -163,7 +169,10 @@ def _bubblewrap(python: str, as_root: bool) -> list[str]:
         command += ["--unshare-user"]
     # /tmp comes before the interpreter, which may lie in it
     command += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]
-    command += [*_read_only_binds(python), "--chdir", "/", "--remount-ro", "/"]
+    command += _read_only_binds(python)
+    for place, folder in read_only.items():
+        command += ["--ro-bind", folder, place]
+    command += ["--chdir", "/", "--remount-ro", "/"]
     return command
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ class ForkServer:
         """
         cage = backend.cage()
         job = {
-            "modules": {name: _source_of(name) for name in _SHIPPED},
+            "modules": shipped(_SHIPPED),
+            "entry": "harness_search.sandbox.guest.server",
             "source": source,
             "cage": cage.to_json(),
             "server_limits": limits.of_server(),
@@ -217,6 +219,11 @@ def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[by
         os.close(job_fd)
         theirs.close()
     return process, ours, stderr_fd
+
+
+def shipped(names: Sequence[str]) -> dict[str, str]:
+    """Source texts of this package's modules, by name, as a job carries them."""
+    return {name: _source_of(name) for name in names}
 
 
 def _source_of(module: str) -> str:

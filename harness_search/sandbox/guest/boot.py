@@ -1,9 +1,11 @@
 """First code in the sandbox: `python -c <this file> CONTROL_FD JOB_FD`.
 
 The job is one JSON object whose "modules" maps names to source texts; they are imported from memory. So the sandbox
-needs nothing but a Python installation, and it does not matter whether its user may read this project's folder.
+needs nothing but a Python installation, and it does not matter whether its user may read this project's folder. Its
+"entry" names the module whose `serve(control_fd, job)` goes on.
 """
 
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -34,9 +36,7 @@ def main(control_fd, job_fd):
     with os.fdopen(job_fd, "rb") as file:
         job = json.load(file)
     sys.meta_path.insert(0, Shipped(job.pop("modules")))
-    from harness_search.sandbox.guest.server import serve
-
-    serve(control_fd, job)
+    importlib.import_module(job.pop("entry")).serve(control_fd, job)
 
 
 main(int(sys.argv[1]), int(sys.argv[2]))
