@@ -119,6 +119,12 @@ class Archive:
             raise ArchiveError("an invalid candidate is recorded with its errors, and there are none")
         return self._add(source, proposal, Invalid(tuple(errors)), {}, None)
 
+    def verify(self) -> None:
+        """Reads every candidate again. Raises ArchiveError when one is no longer what was written."""
+        for name, candidate in self._candidates.items():
+            if self._load(name).hash != candidate.hash:
+                raise ArchiveError(f"{self._candidates_dir / name} was changed while the search ran; restore it")
+
     def traces(self, candidate_id: str) -> list[TraceRecord]:
         """The raw trajectories of a scored candidate, verified again; none for an invalid one."""
         if isinstance(self._candidates[candidate_id].outcome, Invalid):

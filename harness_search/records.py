@@ -54,7 +54,7 @@ class Decision(StrEnum):
     STOP = "stop"
     """The stopping rule said so."""
     BUDGET = "budget"
-    """Another evaluation would exceed the rollout budget."""
+    """Another evaluation would exceed the rollout budget, or the proposer's own budget is used up."""
 
 
 @dataclass(frozen=True)

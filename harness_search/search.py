@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness_search.accept import AcceptRule, archive_max
 from harness_search.archive import Archive, ArchiveError, Candidate, Invalid, TraceRecord
 from harness_search.canonical import fingerprint
 from harness_search.measure import EvaluationError, SearchInfrastructureError, episode_keys, measure
-from harness_search.proposers.base import EmptySlot, Proposal, Proposer, SessionFailed
+from harness_search.proposers.base import EmptySlot, Proposal, Proposer, ProposerBudgetSpent, SessionFailed
 from harness_search.records import Decision, IterationRecord, ProposalRecord, SessionState, SlotRecord, SlotState
 from harness_search.scoring import Arm, Evaluate, Score, ScoreTag
 from harness_search.workspace import Workspace, materialise
@@ -142,6 +143,7 @@ class _Session:
 
     state: SessionState = SessionState.COMPLETED
     error: str | None = None
+    budget_spent: bool = False
     empty: dict[int, str] = field(default_factory=dict)
     filled: dict[int, asyncio.Task[Candidate]] = field(default_factory=dict)
 
@@ -214,7 +216,7 @@ class _Search:
             score, traces = await self._measure(Arm(INCOMING_ID, self.incoming_source))
             proposal = ProposalRecord(proposer="incoming", iteration=0)
             candidate = self.archive.add_scored(self.incoming_source, proposal, score, traces)
-        self._commit(SessionState.INCOMING, None, [_slot_record(0, candidate)], {})
+        self._commit(_Session(SessionState.INCOMING), [_slot_record(0, candidate)], {})
 
     async def _iterate(self) -> None:
         left = self.rollouts_left
@@ -229,7 +231,7 @@ class _Search:
         iteration = len(self.archive.iterations)
         records = [self._finished_slot(session, slot) for slot in range(slots)]
         usage = self.proposer.usage(iteration).to_json()
-        self._commit(session.state, session.error, records, usage)
+        self._commit(session, records, usage)
 
     async def _session(self, session: _Session, group: asyncio.TaskGroup, workspace: Workspace, slots: int) -> None:
         """Runs the proposer; every proposal becomes a task that ends with the candidate in the archive."""
@@ -241,6 +243,8 @@ class _Search:
         try:
             async with aclosing(stream):
                 async for item in stream:
+                    if session.next_slot == slots:
+                        break  # one more than there are slots; until then a session ends by itself, and says its cost
                     if not session.next_slot <= item.slot < slots:
                         raise ValueError(f"proposer {self.proposer.name} wrote slot {item.slot} out of turn")
                     if isinstance(item, EmptySlot):
@@ -250,10 +254,9 @@ class _Search:
                     work = self._candidate(name, item, iteration, workspace, dict(known), previous)
                     known.setdefault(fingerprint(item.source), name)
                     previous = session.filled[item.slot] = group.create_task(work)
-                    if session.next_slot == slots:
-                        break
         except SessionFailed as error:
             session.state, session.error = SessionState.FAILED, str(error)
+            session.budget_spent = isinstance(error, ProposerBudgetSpent)
 
     async def _candidate(
         self,
@@ -299,9 +302,7 @@ class _Search:
         ended = "the session failed before writing it" if failed else "the session ended without writing it"
         return SlotRecord(slot, SlotState.EMPTY, detail=session.empty.get(slot, ended))
 
-    def _commit(
-        self, state: SessionState, error: str | None, slots: Sequence[SlotRecord], usage: Mapping[str, int | float]
-    ) -> None:
+    def _commit(self, session: _Session, slots: Sequence[SlotRecord], usage: Mapping[str, Any]) -> None:
         """Accepts, decides and records: the iteration's last write."""
         history = self.archive.iterations
         everyone = self.archive.candidates
@@ -314,14 +315,14 @@ class _Search:
         signals = SearchSignals(len(history), (*(record.best_score for record in history), best_score), spent)
         if self.stop(signals):
             decision = Decision.STOP
-        elif self.max_rollouts is not None and self.max_rollouts - spent < self.cost:
+        elif session.budget_spent or (self.max_rollouts is not None and self.max_rollouts - spent < self.cost):
             decision = Decision.BUDGET
         else:
             decision = Decision.GO_ON
         record = IterationRecord(
             iteration=len(history),
-            session=state,
-            session_error=error,
+            session=session.state,
+            session_error=session.error,
             slots=tuple(slots),
             rule=self.rule.name,
             incumbent_before=history[-1].incumbent if history else None,

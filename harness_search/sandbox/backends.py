@@ -72,7 +72,7 @@ class Backend:
     def command(self, program: Sequence[str], read_only: Mapping[str, str] = MappingProxyType({})) -> list[str]:
         """The command line that starts the interpreter with the arguments `program`.
 
-        `read_only`: folders of the host by the place where bubblewrap shows them; the other backends have no such place.
+        `read_only`: folders of the host by the place where bubblewrap shows them; other backends show no places.
         """
         python = [self.python, "-S", "-s", "-P", "-B", "-X", "utf8", *program]
         if self.name is BackendName.BUBBLEWRAP:
@@ -145,9 +145,7 @@ def _bubblewrap_problem() -> str | None:
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
-def _bubblewrap(
-    python: str, as_root: bool, read_only: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+def _bubblewrap(python: str, as_root: bool, read_only: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     bwrap = shutil.which("bwrap")
     assert bwrap is not None
     command = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--setenv", "PYTHONHASHSEED", "0"]

@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,11 +197,8 @@ def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[by
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     ours.setblocking(False)
-    job_fd, stderr_fd = os.memfd_create("job"), os.memfd_create("stderr")
+    job_fd, stderr_fd = job_descriptor(job), os.memfd_create("stderr")
     try:
-        with open(job_fd, "wb", closefd=False) as file:
-            file.write(json.dumps(job).encode())
-        os.lseek(job_fd, 0, os.SEEK_SET)
         process = subprocess.Popen(
             backend.command(["-c", boot, str(theirs.fileno()), str(job_fd)]),
             env=backend.environment(),
@@ -219,6 +216,15 @@ def _launch(backend: Backend, job: dict[str, Any]) -> tuple["subprocess.Popen[by
         os.close(job_fd)
         theirs.close()
     return process, ours, stderr_fd
+
+
+def job_descriptor(job: Mapping[str, Any]) -> int:
+    """A file in memory that holds a job, for a process to inherit; the caller closes it."""
+    fd = os.memfd_create("job")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(json.dumps(job).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def shipped(names: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ printed comes back, cut to a bound. There is no network, no environment, no othe
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_search.sandbox.backends import Backend, BackendName, SandboxUnavailable
-from harness_search.sandbox.forkserver import shipped
+from harness_search.sandbox.forkserver import job_descriptor, shipped
 from harness_search.sandbox.guest.script import LOCK_IN_FAILED
 from harness_search.sandbox.limits import MIB
 
@@ -71,16 +70,14 @@ class ScriptResult:
         return asdict(self)
 
 
-async def run_script(
-    code: str, directory: Path, backend: Backend, limits: ScriptLimits | None = None
-) -> ScriptResult:
-    """Runs Python text with `directory` as its read-only working directory.
+async def run_script(code: str, directory: Path, backend: Backend, limits: ScriptLimits | None = None) -> ScriptResult:
+    """Runs Python text with `directory`, an absolute path, as its read-only working directory.
 
     Raises:
         SandboxUnavailable: the cage could not be closed; the text did not run.
     """
     limits = limits or ScriptLimits()
-    folder = str(directory.resolve())
+    folder = str(directory)
     inside = PLACE if backend.name is BackendName.BUBBLEWRAP else folder
     job = {
         "modules": shipped(_SHIPPED),
@@ -91,13 +88,10 @@ async def run_script(
         "limits": limits.of_process(),
     }
     boot = Path(__file__).with_name("guest").joinpath("boot.py").read_text("utf-8")
-    job_fd = os.memfd_create("job")
+    job_fd = job_descriptor(job)
     unused, control = socket.socketpair()
     with contextlib.closing(unused), contextlib.closing(control):
         try:
-            with open(job_fd, "wb", closefd=False) as file:
-                file.write(json.dumps(job).encode())
-            os.lseek(job_fd, 0, os.SEEK_SET)
             process = await asyncio.create_subprocess_exec(
                 *backend.command(["-c", boot, str(control.fileno()), str(job_fd)], {PLACE: folder}),
                 env=backend.environment(),
