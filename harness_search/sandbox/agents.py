@@ -148,12 +148,23 @@ def _bubblewrap(view: AgentView, backend: Backend, egress: Path | None) -> list[
         elif os.path.isdir(path):
             command += ["--ro-bind", path, path]
     interpreter = sorted({sys.base_prefix, sys.base_exec_prefix, backend.python})
-    for path in (*_SETTINGS, *(path for path in interpreter if not path.startswith("/usr"))):
+    own = [path for path in interpreter if not path.startswith(_SYSTEM)]
+    shown = {place: str(path) for place, path in view.read_only.items()}
+    if egress is not None:
+        shown[str(Path(_EGRESS).parent)] = str(egress)
+    command += _folders_above([*own, *shown, *view.writable])
+    for path in (*_SETTINGS, *own):
         command += ["--ro-bind-try", path, path]
-    for place, path in view.read_only.items():
-        command += ["--ro-bind", str(path), place]
+    for place, path in shown.items():
+        command += ["--ro-bind", path, place]
     for place, path in view.writable.items():
         command += ["--bind", str(path), place]
-    if egress is not None:
-        command += ["--ro-bind", str(egress), str(Path(_EGRESS).parent)]
     return [*command, "--chdir", "/", "--remount-ro", "/"]
+
+
+def _folders_above(places: Sequence[str]) -> list[str]:
+    """Creates what lies above the places, open to the agent as bubblewrap alone would not leave it."""
+    folders = {str(folder): None for place in places for folder in reversed(Path(place).parents)}
+    there = {"/", "/etc", "/tmp", HOME, str(Path(HOME).parent)}
+    made = [folder for folder in folders if folder not in there and not folder.startswith(_SYSTEM)]
+    return [part for folder in made for part in ("--perms", "0755", "--dir", folder)]

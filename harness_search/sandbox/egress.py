@@ -25,6 +25,7 @@ METADATA = frozenset(
         *("168.63.129.16", "100.100.100.200", "192.0.0.192"),  # Azure's wire server, Alibaba, Oracle
     )
 )
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _HEAD_BYTES = 16 * 1024
 _HEAD_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
@@ -45,6 +46,7 @@ class Egress:
         self._allowed = frozenset(host.casefold() for host in allow_hosts)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._closing = False
         self.refusals: Counter[str] = Counter()
 
     @classmethod
@@ -60,6 +62,7 @@ class Egress:
 
     async def close(self) -> None:
         """Stops listening and drops every connection."""
+        self._closing = True
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -76,6 +79,9 @@ class Egress:
                 await self._serve(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # one side is gone or never spoke HTTP: its connection ends, and nothing else
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
@@ -127,9 +133,12 @@ class Egress:
 
 def may_reach(address: Address, allowed_by_name: bool) -> bool:
     """Whether an agent may connect to an address."""
-    mapped = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
-    if mapped is not None:
-        return may_reach(mapped, allowed_by_name)
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return may_reach(inner, allowed_by_name)
     if address in METADATA or address.is_link_local:
         return False
     return allowed_by_name or (address.is_global and not address.is_multicast)
