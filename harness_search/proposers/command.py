@@ -123,6 +123,7 @@ class CommandProposer:
         self, workspace: Workspace, *, iteration: int, slots: int, seed: int
     ) -> AsyncGenerator[Proposal | EmptySlot, None]:
         settings = self._settings
+        self._usage[iteration] = ProposerUsage()
         spent = total_usage(workspace.history).get("dollars") or 0.0
         if settings.search_dollars is not None and spent >= settings.search_dollars:
             raise ProposerBudgetSpent(f"the search's limit of {settings.search_dollars} dollars is reached")

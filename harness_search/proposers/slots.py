@@ -103,11 +103,14 @@ def _read(folder_fd: int, name: str, limit: int) -> bytes | None:
         return None
     except OSError as error:
         raise SlotError(f"{name} is no plain file: {error.strerror}") from None
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise SlotError(f"{name} is no plain file of its own")
-        data = file.read(limit + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise SlotError(f"{name} is larger than {limit} bytes")
     return data
