@@ -66,6 +66,31 @@ def compare_scores(before: Score, after: Score, alpha: float = ALPHA) -> PairedC
         TagMismatchError: the scores were not measured under the same conditions.
         ValueError: a reward is neither 0 nor 1, or no episode has a reward in both.
     """
+    known = _pairs(before, after)
+    differences, sizes = per_task(before, after)
+    return PairedComparison(
+        before=sum(old for _, old, _ in known) / len(known),
+        after=sum(now for _, _, now in known) / len(known),
+        tasks=len(sizes),
+        pairs=len(known),
+        difference=sum(differences) / len(known),
+        lower=lower_bound(differences, sizes, alpha),
+        p_value=sign_flip_p(differences),
+        alpha=alpha,
+    )
+
+
+def per_task(before: Score, after: Score) -> tuple[list[int], list[int]]:
+    """D_i and k_i of every task that has a pair. Raises as `compare_scores`."""
+    sums: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for task, old, now in _pairs(before, after):
+        sums[task] += int(now) - int(old)
+        counts[task] += 1
+    return [sums[task] for task in counts], list(counts.values())
+
+
+def _pairs(before: Score, after: Score) -> list[tuple[str, float, float]]:
     check_comparable([before, after])
     new = {row.key: row.reward for row in after.results}
     pairs = [(row.task_id, row.reward, new[row.key]) for row in before.results]
@@ -74,23 +99,7 @@ def compare_scores(before: Score, after: Score, alpha: float = ALPHA) -> PairedC
         raise ValueError("a paired comparison needs rewards that are 0 or 1")
     if not known:
         raise ValueError("no episode has a reward under both harnesses")
-    sums: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for task, old, now in known:
-        sums[task] += int(now) - int(old)
-        counts[task] += 1
-    tasks = list(counts)
-    differences, sizes = [sums[task] for task in tasks], [counts[task] for task in tasks]
-    return PairedComparison(
-        before=sum(old for _, old, _ in known) / len(known),
-        after=sum(now for _, _, now in known) / len(known),
-        tasks=len(tasks),
-        pairs=len(known),
-        difference=sum(differences) / len(known),
-        lower=lower_bound(differences, sizes, alpha),
-        p_value=sign_flip_p(differences),
-        alpha=alpha,
-    )
+    return known
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
