@@ -26,8 +26,8 @@ from harness_search.archive import Archive
 from harness_search.canonical import json_bytes
 
 _WORD = re.compile(r"[^\W_]+")
-MARGIN = 0.05
-"""A candidate whose share exceeds its incumbent's by more than this is flagged."""
+MARGIN_POINTS = 5
+"""A candidate whose share, in points of 100, exceeds its incumbent's by more than this is flagged."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Audit:
         rewarded: of these again, how many were rewarded.
         incumbent: whom it is compared with: the best candidate when it was proposed; None for candidate 000.
         incumbent_share: that candidate's share.
-        flagged: whether its share is above that by more than `MARGIN`.
+        flagged: whether its share is above that by more than `MARGIN_POINTS`.
     """
 
     episodes: int
@@ -123,7 +123,9 @@ def _compared(counts: Audit, incumbent: str | None, found: Mapping[str, Audit]) 
     other = found.get(incumbent) if incumbent is not None else None
     if other is None:
         return Audit(counts.episodes, counts.with_answer, counts.rewarded)
-    flagged = counts.share > other.share + MARGIN
+    # In whole numbers: 9 of 40 is not more than 5 points above 7 of 40.
+    excess = counts.with_answer * other.episodes - other.with_answer * counts.episodes
+    flagged = 100 * excess > MARGIN_POINTS * counts.episodes * other.episodes
     return Audit(counts.episodes, counts.with_answer, counts.rewarded, incumbent, other.share, flagged)
 
 

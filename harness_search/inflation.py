@@ -17,7 +17,7 @@ from statistics import fmean, pvariance
 
 from harness_search.scoring import Score
 
-DRAWS = 4000
+DRAWS = 2000
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ def test_false_accepts_are_at_most_five_percent_per_decision(name: str) -> None:
 @pytest.mark.parametrize("kind", ["shifted", "rewritten"])
 def test_eight_points_are_seen_with_four_rollouts(kind: str) -> None:
     for draw in (mixed, even):
-        assert power(draw, kind, 0.08, 4, 100) >= 0.8
-    assert power(even, kind, 0.08, 1, 100) < power(even, kind, 0.08, 4, 100)
+        assert power(draw, kind, 0.08, 4, 60) >= 0.8
+    assert power(even, kind, 0.08, 1, 60) < power(even, kind, 0.08, 4, 60)
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_the_estimated_inflation_is_that_of_the_simulation() -> None:
     rng = np.random.default_rng(0)
     chances = mixed(rng, 256)
     estimates, true = [], []
-    for _ in range(12):
+    for _ in range(6):
         rates = [rng.binomial(1, chances) for _ in range(13)]
         estimates.append(inflation([score([[float(one)] for one in row]) for row in rates]).expected)
         true.append(max(row.mean() for row in rates) - chances.mean())
