@@ -102,7 +102,7 @@ async def _search(flags: argparse.Namespace, problem: Problem, source: str) -> d
         max_rollouts=flags.max_rollouts or None,
     )
     audits = audit(archive, problem.answers) if problem.answers is not None else {}
-    content = summary(archive, audits) | {"sandbox": str(backend.name)}
+    content: dict[str, Any] = {**summary(archive, audits), "sandbox": str(backend.name)}
     (flags.dir / "summary.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", "utf-8")
     (flags.dir / "best.py").write_text(archive.candidates[content["best"]["candidate"]].source, "utf-8")
     return content

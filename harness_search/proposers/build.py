@@ -1,7 +1,5 @@
 """Proposers by name, from flat settings: what a command line or a run's configuration holds."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,8 +22,13 @@ NAMES = ("offline", "random_edit", "gemini", "command", "replay")
 
 
 def option(default: Any, help: str) -> Any:
-    """A field that becomes a flag."""
-    return field(default=default, metadata={"help": help})
+    """A field that becomes a flag; a number is at least 0.
+
+    The metadata are those of a run's settings: `late` marks settings that came after runs were made without them.
+    """
+    number = isinstance(default, int | float) and not isinstance(default, bool)
+    limits = {"at_least": 0 if number else None, "above": None}
+    return field(default=default, metadata={"help": help, "operational": False, "late": True, **limits})
 
 
 @dataclass(frozen=True)
