@@ -75,7 +75,13 @@ async def _search(flags: argparse.Namespace, problem: Problem, source: str) -> d
     names = [one.name for one in dataclasses.fields(ProposerOptions)]
     options = ProposerOptions(**{name: getattr(flags, name) for name in names})
     proposer = make_proposer(
-        flags.proposer, options, catalogue=problem.catalogue, skill=problem.skill, backend=backend, check=validator
+        flags.proposer,
+        options,
+        catalogue=problem.catalogue,
+        skill=problem.skill,
+        search_space=SearchSpace(flags.search_space),
+        backend=backend,
+        check=validator,
     )
     archive = Archive(flags.dir)
     rule: AcceptRule = Paired(flags.confirm_rollouts) if flags.acceptance == "paired" else ArchiveMax()

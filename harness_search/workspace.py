@@ -78,7 +78,9 @@ class Workspace:
         Raises:
             ArchiveError: the archive itself was changed.
         """
-        shutil.rmtree(self.directory)
+        if self.directory.is_symlink():
+            self.directory.unlink()
+        shutil.rmtree(self.directory, ignore_errors=True)  # it may be gone already
         self._archive.verify()
 
     def failures(self, candidate_id: str) -> list[Mapping[str, Any]]:

@@ -240,7 +240,13 @@ def make_proposer(config: RunConfig, domain: Domain, backend: Backend, check: Va
     name = config.search.proposer
     try:
         return build.make_proposer(
-            name, config.proposer, catalogue=edits, skill=domain.skill, backend=backend, check=check
+            name,
+            config.proposer,
+            catalogue=edits,
+            skill=domain.skill,
+            search_space=SearchSpace(config.search.search_space),
+            backend=backend,
+            check=check,
         )
     except ProposerSettingsError as error:
         raise ConfigError(f"--proposer={name}: {error}") from error

@@ -17,6 +17,7 @@ from harness_search.proposers.random_edit import RandomEditProposer
 from harness_search.proposers.replay import ReplayProposer
 from harness_search.proposers.toolbox import Check
 from harness_search.sandbox.backends import Backend
+from harness_search.validate import SearchSpace
 
 NAMES = ("offline", "random_edit", "gemini", "command", "replay")
 
@@ -69,14 +70,29 @@ def manual() -> str:
     return resources.files("harness_search").joinpath("WORKSPACE.md").read_text("utf-8")
 
 
+PROMPT_ONLY_NOTE = (
+    "**This search is prompt-only.** A candidate may differ from the initial harness, candidate 000, in the texts of its "
+    "`*_PROMPT` constants alone, with the same placeholders. Anything else makes it invalid.\n\n"
+)
+
+
 def make_proposer(
-    name: str, options: ProposerOptions, *, catalogue: Sequence[Edit], skill: str, backend: Backend, check: Check
+    name: str,
+    options: ProposerOptions,
+    *,
+    catalogue: Sequence[Edit],
+    skill: str,
+    search_space: SearchSpace,
+    backend: Backend,
+    check: Check,
 ) -> Proposer:
     """The proposer of that name.
 
     Raises:
         ProposerSettingsError: the name is unknown, or something that it needs is missing; the message says what.
     """
+    if search_space is SearchSpace.PROMPT_ONLY:
+        skill = PROMPT_ONLY_NOTE + skill
     match name:
         case "offline":
             return OfflineProposer(catalogue)

@@ -36,7 +36,7 @@ from harness_search.proposers.tool_loop import (
     system_text,
 )
 from harness_search.proposers.toolbox import TOOLS, Check, Toolbox
-from harness_search.sandbox.backends import Backend
+from harness_search.sandbox.backends import Backend, BackendName
 from harness_search.workspace import Workspace, total_usage
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -120,10 +120,16 @@ class GeminiProposer:
             "tools": self._tools,
             "opening": opening(iteration, slots),
         }
-        async with self._endpoint.connect() as transport:
-            loop = self._loop(workspace, iteration, slots, account, start, transport)
-            async for proposal in loop.run(slots):
-                yield proposal
+        # Without a sandbox a script of the model's could write; then the workspace is made anew from the archive.
+        before = workspace.fingerprint() if self._backend.name is BackendName.NONE else None
+        try:
+            async with self._endpoint.connect() as transport:
+                loop = self._loop(workspace, iteration, slots, account, start, transport)
+                async for proposal in loop.run(slots):
+                    yield proposal
+        finally:
+            if before is not None and workspace.fingerprint() != before:
+                workspace.discard()
 
     def _loop(
         self,
@@ -189,8 +195,10 @@ class GeminiEndpoint:
                 client = self.genai.Client(**where, http_options=options)
             except (ValueError, *network_errors) as error:
                 raise ProposerUnreachable(self.text(f"the gemini client cannot be made: {error}")) from None
-            yield _Transport(self, client, network_errors)
-            client.close()
+            try:
+                yield _Transport(self, client, network_errors)
+            finally:
+                client.close()
 
     def text(self, text: str) -> str:
         """An error's text on one line, bounded, without the key."""

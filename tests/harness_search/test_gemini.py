@@ -450,6 +450,14 @@ def test_the_key_is_nowhere_but_in_the_request(
         assert KEY.encode() not in data, path
 
 
+def test_without_a_sandbox_a_script_that_writes_is_noticed(tmp_path: Path) -> None:
+    script = "open('candidates/000/harness.py', 'w').write('A = 1 + 2 + 3'); print(1)"
+    with gemini(detect("none"), [reply(call("run_python", code=script)), BOTH]) as (_, proposer):
+        run(tmp_path, proposer)
+    assert not (tmp_path / "workspace").exists()
+    assert Archive(tmp_path).candidates["000"].source == H0
+
+
 def test_what_is_missing_is_said_before_anything_starts(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     common: dict[str, Any] = {"manual": "", "skill": "", "backend": backend, "check": check}
