@@ -71,7 +71,7 @@ def manual() -> str:
 
 
 PROMPT_ONLY_NOTE = (
-    "**This search is prompt-only.** A candidate may differ from the initial harness, candidate 000, in the texts of its "
+    "**This search is prompt-only.** A candidate may differ from candidate 000 in the texts of its "
     "`*_PROMPT` constants alone, with the same placeholders. Anything else makes it invalid.\n\n"
 )
 
