@@ -83,9 +83,9 @@ def gemini(
         )
 
 
-def patience(behaviour: Behaviour) -> Retries:
-    """A short wait where the server never answers, and a long one where it does."""
-    return replace(RETRIES, call_seconds=0.5) if behaviour in (hang, drip) else RETRIES
+def patience(behaviour: Behaviour, seconds: float) -> Retries:
+    """A wait of `seconds` where the server never answers, and a long one where it does."""
+    return replace(RETRIES, call_seconds=seconds) if behaviour in (hang, drip) else RETRIES
 
 
 def last(directory: Path) -> IterationRecord:
@@ -157,7 +157,7 @@ BROKEN: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("behaviour", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_answer_is_asked_for_again_and_counted(tmp_path: Path, backend: Backend, behaviour: Behaviour) -> None:
-    with gemini(backend, [behaviour, BOTH], retries=patience(behaviour)) as (server, proposer):
+    with gemini(backend, [behaviour, BOTH], retries=patience(behaviour, 6.0)) as (server, proposer):
         run(tmp_path, proposer)
     record = last(tmp_path)
     assert [slot.state for slot in record.slots] == [SlotState.SCORED] * 2
@@ -176,7 +176,7 @@ def test_a_model_out_of_reach_stops_the_search_at_its_last_commit(
     tmp_path: Path, backend: Backend, behaviour: Behaviour
 ) -> None:
     with (
-        gemini(backend, [behaviour], retries=patience(behaviour)) as (server, proposer),
+        gemini(backend, [behaviour], retries=patience(behaviour, 0.3)) as (server, proposer),
         pytest.raises(ProposerUnreachable, match="after 3 attempts"),
     ):
         run(tmp_path, proposer)
