@@ -5,6 +5,7 @@
                          scores.json         scored candidates alone: conditions, summary, one row per episode
                          traces.jsonl.zst    scored candidates alone: the raw trajectories, one per row of scores.json
                          verdict.json        outcome, errors, and the hashes of the files above
+    <dir>/confirmations/003.json             fresh scores of an iteration's incumbent and challenger (paired acceptance)
     <dir>/iterations/000.json                one per iteration, written after its candidates: the index
 
 A candidate is evidence first: it is written whole into a temporary sibling and published by one rename, so it is there
@@ -119,6 +120,12 @@ class Archive:
             raise ArchiveError("an invalid candidate is recorded with its errors, and there are none")
         return self._add(source, proposal, Invalid(tuple(errors)), {}, None)
 
+    def verify(self) -> None:
+        """Reads every candidate again. Raises ArchiveError when one is no longer what was written."""
+        for name, candidate in self._candidates.items():
+            if self._load(name).hash != candidate.hash:
+                raise ArchiveError(f"{self._candidates_dir / name} was changed while the search ran; restore it")
+
     def traces(self, candidate_id: str) -> list[TraceRecord]:
         """The raw trajectories of a scored candidate, verified again; none for an invalid one."""
         if isinstance(self._candidates[candidate_id].outcome, Invalid):
@@ -128,6 +135,28 @@ class Archive:
         verdict = _parse(path, _read(path.parent / "verdict.json"))
         _check_hash(path, rows, verdict["files"]["traces.jsonl"])
         return [TraceRecord(**json.loads(row)) for row in rows.decode().split("\n") if row]
+
+    def confirmation(self, iteration: int) -> tuple[tuple[Score, Score], str] | None:
+        """Fresh scores of that iteration's incumbent and challenger, with the evidence's hash; None without any."""
+        path = self._confirmation_path(iteration)
+        if not path.exists():
+            return None
+        data = _read(path)
+        content = _parse(path, data)
+        return (Score.from_json(content["incumbent"]), Score.from_json(content["challenger"])), sha256(data)
+
+    def add_confirmation(self, iteration: int, incumbent: Score, challenger: Score) -> str:
+        """Writes the evidence of an iteration's confirmation and returns its hash."""
+        path = self._confirmation_path(iteration)
+        path.parent.mkdir(exist_ok=True)
+        data = json_bytes({"incumbent": incumbent.to_json(), "challenger": challenger.to_json()})
+        temporary = path.with_name(durable.TEMPORARY_PREFIX + path.name)
+        durable.write_bytes(temporary, data)
+        durable.publish(temporary, path)
+        return sha256(data)
+
+    def _confirmation_path(self, iteration: int) -> Path:
+        return self.directory / "confirmations" / f"{iteration:03d}.json"
 
     def commit_iteration(self, record: IterationRecord) -> None:
         """Writes the next iteration's record: after its candidates, and last."""
@@ -203,6 +232,9 @@ class Archive:
             if candidate is None or candidate.hash != slot.hash:
                 state = "missing" if candidate is None else "changed"
                 raise ArchiveError(f"{path}: candidate {slot.candidate} is {state}; restore it from a copy")
+        if record.confirmation is not None:
+            evidence = self._confirmation_path(record.iteration)
+            _check_hash(evidence, _read(evidence), record.confirmation.hash)
         return record
 
 

@@ -54,7 +54,7 @@ class Decision(StrEnum):
     STOP = "stop"
     """The stopping rule said so."""
     BUDGET = "budget"
-    """Another evaluation would exceed the rollout budget."""
+    """Another evaluation would exceed the rollout budget, or the proposer's own budget is used up."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,30 @@ class SlotRecord:
 
 
 @dataclass(frozen=True)
+class ConfirmationRecord:
+    """Fresh rollouts of the incumbent and a challenger, and what they decided. No search score enters it.
+
+    Attributes:
+        incumbent, challenger: ids of the two.
+        seeds: of the fresh rollouts, which no score of the search was measured with.
+        comparison: content of `PairedComparison`: before is the incumbent's success rate, after the challenger's.
+        accepted: whether the challenger became the incumbent.
+        hash: of the evidence, `confirmations/<iteration>.json`.
+    """
+
+    incumbent: str
+    challenger: str
+    seeds: tuple[int, ...]
+    comparison: Mapping[str, Any]
+    accepted: bool
+    hash: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConfirmationRecord:
+        return cls(**{**data, "seeds": tuple(data["seeds"])})
+
+
+@dataclass(frozen=True)
 class IterationRecord:
     """One committed iteration: no times and no rates, so that a resumed search writes the same bytes.
 
@@ -81,13 +105,14 @@ class IterationRecord:
         rule: name of the acceptance rule.
         incumbent_before: the best so far when the iteration began; None in iteration 0.
         incumbent: the best so far after it.
-        best_score: the incumbent's success rate.
-        rollouts: episodes evaluated in this iteration, missing ones included.
+        best_score: the incumbent's success rate in the search. What fresh rollouts say of it is in `confirmation`.
+        rollouts: episodes evaluated in this iteration, missing ones and those of the confirmation included.
         missing: how many of them have no reward.
         sampled_tokens: ids sampled in them.
         ends: counts by end reason.
         usage: the proposer's usage in this session.
         decision: go on, or why not.
+        confirmation: the challenger's trial; None when the rule asks for none or nobody challenged.
     """
 
     iteration: int
@@ -104,6 +129,7 @@ class IterationRecord:
     decision: Decision
     session_error: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+    confirmation: ConfirmationRecord | None = None
 
     @property
     def accepted(self) -> str | None:
@@ -111,10 +137,18 @@ class IterationRecord:
         return self.incumbent if self.incumbent_before not in (None, self.incumbent) else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "slots": [asdict(slot) for slot in self.slots]}
+        """JSON-able form; `confirmation` is left out when there was none."""
+        out = {**asdict(self), "slots": [asdict(slot) for slot in self.slots]}
+        if self.confirmation is None:
+            del out["confirmation"]
+        else:
+            out["confirmation"]["seeds"] = list(self.confirmation.seeds)
+        return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> IterationRecord:
         slots = tuple(SlotRecord(**{**slot, "state": SlotState(slot["state"])}) for slot in data["slots"])
         enums = {"session": SessionState(data["session"]), "decision": Decision(data["decision"])}
-        return cls(**{**data, **enums, "slots": slots})
+        confirmation = data.get("confirmation")
+        trial = None if confirmation is None else ConfirmationRecord.from_json(confirmation)
+        return cls(**{**data, **enums, "slots": slots, "confirmation": trial})

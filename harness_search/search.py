@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness_search.accept import AcceptRule, archive_max
 from harness_search.archive import Archive, ArchiveError, Candidate, Invalid, TraceRecord
 from harness_search.canonical import fingerprint
+from harness_search.confirmation import accept
 from harness_search.measure import EvaluationError, SearchInfrastructureError, episode_keys, measure
-from harness_search.proposers.base import EmptySlot, Proposal, Proposer, SessionFailed
+from harness_search.proposers.base import EmptySlot, Proposal, Proposer, ProposerBudgetSpent, SessionFailed
 from harness_search.records import Decision, IterationRecord, ProposalRecord, SessionState, SlotRecord, SlotState
 from harness_search.scoring import Arm, Evaluate, Score, ScoreTag
 from harness_search.workspace import Workspace, materialise
@@ -107,7 +109,7 @@ async def run(
         seed: root of the proposer sessions' seeds.
         rule: which candidate is the best.
         max_rollouts: of this search in total; an evaluation that would exceed it is not started, and an iteration
-            offers only as many slots as the rest allows.
+            offers only as many slots as the rest allows, a challenger's trial included.
         coverage_floor: smallest scored share of an evaluation's episodes.
 
     Raises:
@@ -142,6 +144,7 @@ class _Session:
 
     state: SessionState = SessionState.COMPLETED
     error: str | None = None
+    budget_spent: bool = False
     empty: dict[int, str] = field(default_factory=dict)
     filled: dict[int, asyncio.Task[Candidate]] = field(default_factory=dict)
 
@@ -172,6 +175,11 @@ class _Search:
     def cost(self) -> int:
         """Rollouts of one evaluation."""
         return len(self.task_ids) * len(self.seeds)
+
+    @property
+    def confirmation_cost(self) -> int:
+        """Rollouts of one challenger's trial, which every iteration must be able to pay for."""
+        return 2 * len(self.task_ids) * self.rule.confirmations
 
     @property
     def rollouts_left(self) -> int | None:
@@ -214,11 +222,11 @@ class _Search:
             score, traces = await self._measure(Arm(INCOMING_ID, self.incoming_source))
             proposal = ProposalRecord(proposer="incoming", iteration=0)
             candidate = self.archive.add_scored(self.incoming_source, proposal, score, traces)
-        self._commit(SessionState.INCOMING, None, [_slot_record(0, candidate)], {})
+        await self._commit(_Session(SessionState.INCOMING), [_slot_record(0, candidate)], {})
 
     async def _iterate(self) -> None:
         left = self.rollouts_left
-        slots = self.candidates if left is None else min(self.candidates, left // self.cost)
+        slots = self.candidates if left is None else min(self.candidates, (left - self.confirmation_cost) // self.cost)
         workspace = materialise(self.archive, slots=slots, rollouts_left=left)
         session = _Session()
         try:
@@ -229,7 +237,7 @@ class _Search:
         iteration = len(self.archive.iterations)
         records = [self._finished_slot(session, slot) for slot in range(slots)]
         usage = self.proposer.usage(iteration).to_json()
-        self._commit(session.state, session.error, records, usage)
+        await self._commit(session, records, usage)
 
     async def _session(self, session: _Session, group: asyncio.TaskGroup, workspace: Workspace, slots: int) -> None:
         """Runs the proposer; every proposal becomes a task that ends with the candidate in the archive."""
@@ -241,6 +249,8 @@ class _Search:
         try:
             async with aclosing(stream):
                 async for item in stream:
+                    if session.next_slot == slots:
+                        break  # one more than there are slots; until then a session ends by itself, and says its cost
                     if not session.next_slot <= item.slot < slots:
                         raise ValueError(f"proposer {self.proposer.name} wrote slot {item.slot} out of turn")
                     if isinstance(item, EmptySlot):
@@ -250,10 +260,9 @@ class _Search:
                     work = self._candidate(name, item, iteration, workspace, dict(known), previous)
                     known.setdefault(fingerprint(item.source), name)
                     previous = session.filled[item.slot] = group.create_task(work)
-                    if session.next_slot == slots:
-                        break
         except SessionFailed as error:
             session.state, session.error = SessionState.FAILED, str(error)
+            session.budget_spent = isinstance(error, ProposerBudgetSpent)
 
     async def _candidate(
         self,
@@ -287,10 +296,9 @@ class _Search:
         await _finished(previous)
         return self.archive.add_scored(proposal.source, record, score, traces)
 
-    async def _measure(self, arm: Arm) -> tuple[Score, list[TraceRecord]]:
-        return await measure(
-            self.evaluate, arm, self.task_ids, self.seeds, tag=self.tag, coverage_floor=self.coverage_floor
-        )
+    async def _measure(self, arm: Arm, seeds: Sequence[int] | None = None) -> tuple[Score, list[TraceRecord]]:
+        seeds = self.seeds if seeds is None else seeds
+        return await measure(self.evaluate, arm, self.task_ids, seeds, tag=self.tag, coverage_floor=self.coverage_floor)
 
     def _finished_slot(self, session: _Session, slot: int) -> SlotRecord:
         if slot in session.filled:
@@ -299,29 +307,28 @@ class _Search:
         ended = "the session failed before writing it" if failed else "the session ended without writing it"
         return SlotRecord(slot, SlotState.EMPTY, detail=session.empty.get(slot, ended))
 
-    def _commit(
-        self, state: SessionState, error: str | None, slots: Sequence[SlotRecord], usage: Mapping[str, int | float]
-    ) -> None:
+    async def _commit(self, session: _Session, slots: Sequence[SlotRecord], usage: Mapping[str, Any]) -> None:
         """Accepts, decides and records: the iteration's last write."""
         history = self.archive.iterations
+        best, trial, fresh_rows = await accept(self.archive, self.rule, self.seeds, self._measure)
         everyone = self.archive.candidates
         scores = {name: one.score for name, one in everyone.items() if one.score is not None}
-        best = self.rule.best(scores)
         fresh = [scores[slot.candidate] for slot in slots if slot.candidate in scores]
-        rows = [row for score in fresh for row in score.results]
+        rows = [*(row for score in fresh for row in score.results), *fresh_rows]
         best_score = float(scores[best].success_rate)
         spent = len(rows) + sum(record.rollouts for record in history)
         signals = SearchSignals(len(history), (*(record.best_score for record in history), best_score), spent)
+        needed = self.cost + self.confirmation_cost
         if self.stop(signals):
             decision = Decision.STOP
-        elif self.max_rollouts is not None and self.max_rollouts - spent < self.cost:
+        elif session.budget_spent or (self.max_rollouts is not None and self.max_rollouts - spent < needed):
             decision = Decision.BUDGET
         else:
             decision = Decision.GO_ON
         record = IterationRecord(
             iteration=len(history),
-            session=state,
-            session_error=error,
+            session=session.state,
+            session_error=session.error,
             slots=tuple(slots),
             rule=self.rule.name,
             incumbent_before=history[-1].incumbent if history else None,
@@ -333,6 +340,7 @@ class _Search:
             ends=dict(sorted(Counter(row.end for row in rows).items())),
             usage=usage,
             decision=decision,
+            confirmation=trial,
         )
         self.archive.commit_iteration(record)
         self.on_commit(record)

@@ -51,11 +51,14 @@ class Validator:
         h0: str,
         search_space: SearchSpace,
         backend: Backend,
-        scripted: ScriptedEpisode,
+        scripted: ScriptedEpisode | None,
         harness_task_texts: Sequence[str],
         limits: Limits | None = None,
     ) -> None:
-        """`h0`: the run's initial harness. `harness_task_texts`: the texts of the D_harness tasks' inputs."""
+        """`h0`: the run's initial harness. `harness_task_texts`: the texts of the D_harness tasks' inputs.
+
+        Without a `scripted` episode a candidate only has to load.
+        """
         self._h0 = h0
         self._search_space = search_space
         self._backend = backend
@@ -92,6 +95,8 @@ class Validator:
             return [f"does not load in the sandbox: {error}"]
         scripted = self._scripted
         async with worker:
+            if scripted is None:
+                return []
             outcome = await worker.run_episode(
                 episode_id="validation", task=scripted.task, budgets=scripted.budgets, seed=0, host=scripted.host()
             )

@@ -1,11 +1,12 @@
 """What a proposer sees: the archive as plain files, and the same as objects.
 
-    <dir>/budget.json                         iteration, slots, rollouts left, incumbent
+    <dir>/budget.json                         iteration, slots, rollouts left, incumbent, the proposer's usage so far
           history.json                        every iteration so far: slots, scores, decisions
           candidates/000/harness.py           source
                          proposal.json        parent, hypothesis, axis, edits
                          verdict.json         outcome and errors
                          scores.json          summary and one row per episode (scored candidates)
+                         broke_fixed.json     episodes that it broke and fixed, against every earlier scored candidate
                          traces/0000.json     one raw trajectory per row of scores.json, in its order
 
 A workspace is a view: it is derived from the archive at the start of an iteration and can be deleted at any time. Of a
@@ -23,7 +24,8 @@ from typing import Any
 
 from harness_search import durable
 from harness_search.archive import Archive, Candidate, Invalid
-from harness_search.canonical import source_bytes
+from harness_search.canonical import sha256, source_bytes
+from harness_search.compare import broke_fixed
 from harness_search.records import IterationRecord
 
 VISIBLE_FIELDS = (
@@ -51,6 +53,36 @@ class Workspace:
     rollouts_left: int | None
     _archive: Archive
 
+    @property
+    def archive_directory(self) -> Path:
+        """The archive's own folder, which no proposer may see."""
+        return self._archive.directory
+
+    def session_directory(self, iteration: int) -> Path:
+        """Where a proposer keeps the record of that iteration's session."""
+        return self._archive.directory / "sessions" / f"{iteration:03d}"
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of every file, by path. What is no plain file has its kind instead."""
+        found: dict[str, str] = {}
+        for path in sorted(self.directory.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                found[str(path.relative_to(self.directory))] = "not a plain file"
+            elif path.is_file():
+                found[str(path.relative_to(self.directory))] = sha256(path.read_bytes())
+        return found
+
+    def discard(self) -> None:
+        """Throws the files away: the next iteration writes them anew from the archive, which is read again first.
+
+        Raises:
+            ArchiveError: the archive itself was changed.
+        """
+        if self.directory.is_symlink():
+            self.directory.unlink()
+        shutil.rmtree(self.directory, ignore_errors=True)  # it may be gone already
+        self._archive.verify()
+
     def failures(self, candidate_id: str) -> list[Mapping[str, Any]]:
         """Visible traces of the candidate's failed episodes (reward 0; missing ones have not failed)."""
         candidate = self.candidates[candidate_id]
@@ -74,14 +106,26 @@ def materialise(archive: Archive, *, slots: int, rollouts_left: int | None) -> W
             shutil.rmtree(path)  # left over from another archive that stood here
     for candidate in candidates.values():
         if not (directory / "candidates" / candidate.id).exists():
-            _write_candidate(archive, candidate, directory / "candidates")
+            earlier = [one for one in candidates.values() if one.id < candidate.id]
+            _write_candidate(archive, candidate, earlier, directory / "candidates")
     incumbent = history[-1].incumbent
     budget = {
         "iteration": len(history), "slots": slots, "rollouts_left": rollouts_left, "incumbent": incumbent,
+        "proposer_usage": total_usage(history),
     }  # fmt: skip
     _write(directory / "budget.json", budget)
     _write(directory / "history.json", [record.to_json() for record in history])
     return Workspace(directory, candidates, incumbent, history, rollouts_left, archive)
+
+
+def total_usage(history: Sequence[IterationRecord]) -> dict[str, int | float | None]:
+    """What the proposer's sessions have used so far, summed by kind; None where one of them could not say."""
+    total: dict[str, int | float | None] = {}
+    for record in history:
+        for name, used in record.usage.items():
+            before = total.get(name, 0)
+            total[name] = None if used is None or before is None else before + used
+    return total
 
 
 def visible(trace: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +142,7 @@ def _shows(path: Path, candidate: Candidate | None) -> bool:
     return candidate is not None and json.loads((path / "verdict.json").read_bytes())["hash"] == candidate.hash
 
 
-def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> None:
+def _write_candidate(archive: Archive, candidate: Candidate, earlier: Sequence[Candidate], parent: Path) -> None:
     temporary = parent / (durable.TEMPORARY_PREFIX + candidate.id)
     (temporary / "traces").mkdir(parents=True)
     (temporary / "harness.py").write_bytes(source_bytes(candidate.source))
@@ -109,6 +153,8 @@ def _write_candidate(archive: Archive, candidate: Candidate, parent: Path) -> No
     _dump(temporary / "verdict.json", verdict)
     if score:
         _dump(temporary / "scores.json", score.to_json())
+        against = {one.id: broke_fixed(one.score, score).to_json() for one in earlier if one.score}
+        _dump(temporary / "broke_fixed.json", against)
         for index, record in enumerate(archive.traces(candidate.id)):
             _dump(temporary / "traces" / f"{index:04d}.json", visible(record.trace))
     durable.publish(temporary, parent / candidate.id)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from harness_search.contract import Budgets, CallRefused, TaskView, ToolCallData, check_source, read_info
-from harness_search.proposers.base import Proposer
-from harness_search.proposers.offline import OfflineProposer
-from harness_search.proposers.random_edit import RandomEditProposer
+from harness_search.proposers import build
+from harness_search.proposers.base import Proposer, ProposerSettingsError
 from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
@@ -110,9 +109,11 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
     """The run, with its engine started; everything is stopped when the context ends.
 
     Raises:
-      ConfigError: the rollout driver is not installed.
+      ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
     """
     rollout, training = config.rollout, config.training
+    validator = _validator(config, parts)
+    proposer = make_proposer(config, parts.domain, parts.backend, validator)
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k)
     dtype = jnp.dtype(config.model.compute_dtype)
     serving_params = cast(parts.initial.params, dtype)
@@ -177,8 +178,8 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             codec=parts.codec,
             runner=runner,
             budgets=episode_budgets(config),
-            proposer=make_proposer(config, parts.domain),
-            validator=_validator(config, parts),
+            proposer=proposer,
+            validator=validator,
             progress=progress,
         )
         try:
@@ -228,14 +229,29 @@ def episode_budgets(config: RunConfig) -> Budgets:
     return Budgets(rollout.assistant_tokens, rollout.max_turns, rollout.max_tool_calls, rollout.episode_seconds)
 
 
-def make_proposer(config: RunConfig, domain: Domain) -> Proposer:
-    """The proposer that the settings name, over the edits of the domain that the search space allows."""
+def make_proposer(config: RunConfig, domain: Domain, backend: Backend, check: Validator) -> Proposer:
+    """The proposer that the settings name; catalogues are cut to the edits that the search space allows.
+
+    Raises:
+      ConfigError: a package, program or key that it needs is missing, or its settings contradict each other.
+    """
     edits = domain.catalogue
     if config.search.search_space == SearchSpace.PROMPT_ONLY:
         changed = {edit.name: edit.apply(domain.h0) for edit in edits}
         edits = [edit for edit in edits if (source := changed[edit.name]) and not prompt_only_errors(source, domain.h0)]
-    kinds: dict[str, Callable[..., Proposer]] = {"offline": OfflineProposer, "random_edit": RandomEditProposer}
-    return kinds[config.search.proposer](edits)
+    name = config.search.proposer
+    try:
+        return build.make_proposer(
+            name,
+            config.proposer,
+            catalogue=edits,
+            skill=domain.skill,
+            search_space=SearchSpace(config.search.search_space),
+            backend=backend,
+            check=check,
+        )
+    except ProposerSettingsError as error:
+        raise ConfigError(f"--proposer={name}: {error}") from error
 
 
 def scripted_host(domain: Domain) -> ScriptedHost:

@@ -9,11 +9,14 @@ writes them out.
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+
+from harness_search.proposers.build import ProposerOptions
 
 
 class ConfigError(ValueError):
@@ -21,7 +24,13 @@ class ConfigError(ValueError):
 
 
 def setting(
-    default: Any, help: str, *, operational: bool = False, at_least: float | None = None, above: float | None = None
+    default: Any,
+    help: str,
+    *,
+    operational: bool = False,
+    late: bool = False,
+    at_least: float | None = None,
+    above: float | None = None,
 ):
     """A field that becomes a flag.
 
@@ -31,11 +40,13 @@ def setting(
       operational: the setting changes how a run is carried out, not what it computes; it is outside the configuration
         hash, so a run
         may be resumed with another value.
+      late: the setting came after runs were made without it: at its default it is not part of the configuration hash.
       at_least: smallest allowed value.
       above: largest forbidden value.
     """
     return dataclasses.field(
-        default=default, metadata={"help": help, "operational": operational, "at_least": at_least, "above": above}
+        default=default,
+        metadata={"help": help, "operational": operational, "late": late, "at_least": at_least, "above": above},
     )
 
 
@@ -74,8 +85,8 @@ class DataSettings:
 
     task_dir: str | None = setting(
         None,
-        "folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (SearchQA: corpus.jsonl too); default: "
-        "demo tasks",
+        "folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (SearchQA: corpus.jsonl too); "
+        "default: demo tasks",
     )
     max_bad_rows: float = setting(
         0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0
@@ -167,12 +178,19 @@ class SearchSettings:
     search_space: Literal["full", "prompt_only"] = setting(
         "full", "what a candidate may change: any code, or prompt texts alone"
     )
-    proposer: Literal["offline", "random_edit"] = setting(
+    proposer: Literal["offline", "random_edit", "gemini", "command", "replay"] = setting(
         "offline",
-        "who rewrites the harness: catalogue edits chosen by failed traces, or an edit at random (its control)",
+        "who rewrites the harness: catalogue edits chosen by failed traces, an edit at random (its control), a hosted "
+        "model, an agent's command line, or a recorded search",
     )
     candidates: int = setting(3, "candidates per iteration (M)", at_least=1)
-    acceptance: Literal["archive_max"] = setting("archive_max", "rule that picks the archive's best")
+    acceptance: Literal["archive_max", "paired"] = setting(
+        "archive_max",
+        "rule that picks the archive's best: the best search score, or a challenger proved on fresh rollouts",
+    )
+    confirm_rollouts: int = setting(
+        4, "paired: fresh rollouts per task and harness before a challenger is accepted", late=True, at_least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +217,7 @@ _GROUPS: dict[str, type] = {
     "rollout": RolloutSettings,
     "training": TrainingSettings,
     "search": SearchSettings,
+    "proposer": ProposerOptions,
     "evaluation": EvaluationSettings,
 }
 
@@ -214,6 +233,7 @@ class RunConfig:
     rollout: RolloutSettings = RolloutSettings()
     training: TrainingSettings = TrainingSettings()
     search: SearchSettings = SearchSettings()
+    proposer: ProposerOptions = dataclasses.field(default_factory=ProposerOptions)
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @classmethod
@@ -246,8 +266,12 @@ class RunConfig:
         return {name: value for name, value in self.values().items() if name not in operational}
 
     def hash(self) -> str:
-        """SHA-256 of the settings that decide what a run computes."""
-        return hashlib.sha256(json.dumps(self.hashed_values(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the settings that decide what a run computes; late ones at their default are left out."""
+        unset = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]}
+        values = {
+            name: value for name, value in self.hashed_values().items() if name not in unset or value != unset[name]
+        }
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
         """Raises ConfigError with one line per problem."""
@@ -265,8 +289,8 @@ class RunConfig:
                 if value not in choices:
                     yield f"--{spec.name} must be one of {', '.join(choices)}, got {value!r}"
                 continue
-            if isinstance(value, float) and value != value:
-                yield f"--{spec.name} must be a number, got {value}"
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"--{spec.name} must be a finite number, got {value}"
                 continue
             at_least, above = spec.metadata["at_least"], spec.metadata["above"]
             if at_least is not None and value < at_least:
@@ -288,9 +312,18 @@ class RunConfig:
             yield f"--max_bad_rows is a share and must be <= 1, got {self.data.max_bad_rows}"
         if training.row_len < rollout.max_len:
             yield f"--row_len must be >= --max_len ({rollout.max_len}) for a long chat to fit; got {training.row_len}"
+        if rollout.extend_chunk > rollout.max_len:
+            yield f"--extend_chunk must be <= --max_len ({rollout.max_len}), got {rollout.extend_chunk}"
         if schedule.min_iterations > schedule.max_iterations:
             limit = schedule.max_iterations
             yield f"--min_iterations must be <= --max_iterations ({limit}), got {schedule.min_iterations}"
+        for proposer, name in (
+            ("gemini", "proposer_model"),
+            ("command", "proposer_command"),
+            ("replay", "replay_from"),
+        ):
+            if self.search.proposer == proposer and not getattr(self.proposer, name):
+                yield f"--proposer={proposer} needs --{name}"
         if self.evaluation.select_on == "test" and self.evaluation.test_schedule != "always":
             yield "--select_on=test needs --test_schedule=always"
 

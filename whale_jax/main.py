@@ -16,6 +16,7 @@ from absl import flags as absl_flags
 from rich.console import Console
 
 from harness_search.proposers.base import ProposerUnreachable
+from harness_search.proposers.session_log import SessionRecordError
 from harness_search.sandbox.backends import BackendName
 from harness_search.search import SearchInfrastructureError
 from whale_jax import flags
@@ -76,7 +77,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
     except Stopped as stop:
         progress.say(f"stopped after a {str(stop).replace('_', ' ')}; the same command goes on from here")
         return 0
-    except (InfrastructureError, SearchInfrastructureError, ProposerUnreachable) as error:
+    except (InfrastructureError, SearchInfrastructureError, ProposerUnreachable, SessionRecordError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     except TrainingDiverged as error:

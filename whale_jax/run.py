@@ -104,6 +104,7 @@ class Run:
         self.milestones: list[Milestone] = []
         self.phases: list[Span] = []
         self.training_curve: list[tuple[int, float]] = []
+        self.searches: list[dict[str, Any]] = []
         self.worked_in_phase = False
         progress.work_total = self._expected_work()
         self._serving_step: int | None = None
@@ -129,9 +130,10 @@ class Run:
         return left is None or left - pending >= rollout.prompts_per_step * rollout.samples_per_prompt
 
     def affords_search(self) -> bool:
-        """Whether the incoming harness and one candidate fit the rollout budget."""
-        left = self.rollouts_left
-        return left is None or left >= 2 * len(self.harness_tasks)
+        """Whether the incoming harness, one candidate, and its trial under paired acceptance fit the rollout budget."""
+        left, search = self.rollouts_left, self.config.search
+        trial = 2 * search.confirm_rollouts if search.acceptance == "paired" else 0
+        return left is None or left >= (2 + trial) * len(self.harness_tasks)
 
     def spend(self, rollouts: int) -> None:
         """Adds committed rollouts to the account."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from whale_jax.config import ConfigError, RunConfig
+from whale_jax.config import ConfigError, RunConfig, all_settings
 from whale_jax.journal import canonical, write_once
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "bm25s", "google-jetstream")
@@ -77,10 +77,12 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
         old = json.loads(path.read_bytes())
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON ({error}); the run directory is damaged") from error
+    defaults = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]}
+    before = {**defaults, **old["settings"]}  # a run made before a setting existed had its default
     differences = [
-        f"--{name} was {_shown(old['settings'].get(name))}, is {_shown(value)}"
+        f"--{name} was {_shown(before.get(name))}, is {_shown(value)}"
         for name, value in config.hashed_values().items()
-        if old["settings"].get(name) != value
+        if before.get(name) != value
     ]
     names = {
         "data": "the data",

@@ -5,10 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from harness_search import search
-from harness_search.accept import archive_max
+from harness_search.accept import AcceptRule, ArchiveMax, Paired
 from harness_search.archive import Archive
+from harness_search.audit import Answers, audit
 from harness_search.records import IterationRecord
 from harness_search.scoring import Arm, Outcome
+from harness_search.tables import summary
+from whale_jax.config import SearchSettings
+from whale_jax.domains.task import Task
 from whale_jax.pair import Pair
 from whale_jax.rollout.runner import EpisodeRequest
 from whale_jax.run import Run
@@ -64,14 +68,34 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
         candidates=run.config.search.candidates,
         stop=lambda signals: run.schedule.after_iteration(SearchSignals(signals.best_scores, 0)).stop,
         validate=run.validator,
-        rule=archive_max,
+        rule=acceptance(run.config.search),
         tag=run.score_tag(pair),
         max_rollouts=run.rollouts_left,
         seed=proposer_seed(run.config.run.seed, cycle),
         on_commit=on_commit,
     )
+    audits = audit(archive, lambda task_id: answers(tasks[task_id]))
+    run.searches.append({"cycle": cycle, **summary(archive, audits)})
+    for name in sorted(name for name, one in audits.items() if one.flagged):
+        run.progress.say(
+            f"cycle {cycle + 1}, search · {name} is flagged: text that it wrote itself holds the right answer in "
+            f"{audits[name].share:.0%} of its episodes ({audits[name].incumbent_share:.0%} in its incumbent's)"
+        )
     run.end_phase()
     return Pair(pair.step, pair.weights, result.best.source)
+
+
+def acceptance(settings: SearchSettings) -> AcceptRule:
+    """The rule that the settings name."""
+    return Paired(settings.confirm_rollouts) if settings.acceptance == "paired" else ArchiveMax()
+
+
+def answers(task: Task) -> Answers:
+    """A task's accepted answers and inputs as texts, for the audit; it stays on this side of the search."""
+    reference = task.reference
+    accepted = reference.get("answers", reference.get("answer", reference.get("moves", ())))
+    texts = [accepted] if isinstance(accepted, str) else [str(one) for one in accepted]
+    return Answers(texts, [value for value in task.inputs.values() if isinstance(value, str)])
 
 
 def _entry(record: IterationRecord, archive: Archive, pair: Pair) -> dict[str, Any]:

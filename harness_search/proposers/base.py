@@ -9,8 +9,16 @@ from typing import Any, Protocol
 from harness_search.workspace import Workspace
 
 
+class ProposerSettingsError(ValueError):
+    """A proposer cannot be made: a package, program or key is missing, or settings contradict each other."""
+
+
 class SessionFailed(Exception):
     """The session answered and failed. It spends its iteration; what it had written before is kept."""
+
+
+class ProposerBudgetSpent(SessionFailed):
+    """A budget of the whole search for its proposer is used up: this iteration is the search's last."""
 
 
 class ProposerUnreachable(Exception):
@@ -48,15 +56,28 @@ class EmptySlot:
 
 @dataclass(frozen=True)
 class ProposerUsage:
-    """What a session used. Times are not part of it: they belong to the metrics, not to the archive."""
+    """What a session used. Times are not part of it: they belong to the metrics, not to the archive.
+
+    Attributes:
+        calls: requests sent, those included that got no usable reply.
+        input_tokens: as reported, over the replies that reported usage.
+        output_tokens: the same; thinking included.
+        dollars: what that cost; None when no price is known.
+        cached_tokens: the part of `input_tokens` that was read from a cache.
+        calls_without_usage: the calls whose usage is not known, because no reply came or it did not say.
+    """
 
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    dollars: float = 0.0
+    dollars: float | None = 0.0
+    cached_tokens: int = 0
+    calls_without_usage: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """JSON-able form; the last two fields are left out while they are 0."""
+        optional = ("cached_tokens", "calls_without_usage")
+        return {name: value for name, value in asdict(self).items() if value or name not in optional}
 
 
 class Proposer(Protocol):

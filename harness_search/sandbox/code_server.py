@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_search.sandbox.backends import Backend, BackendName, SandboxUnavailable
-from harness_search.sandbox.forkserver import SHIPPED, launch, namespaces, source_of
+from harness_search.sandbox.forkserver import SHIPPED, launch, namespaces, shipped
 from harness_search.sandbox.guest.code_child import READY
 from harness_search.sandbox.limits import MIB
 
@@ -153,7 +153,8 @@ class CodeServer:
         folders = program.folders()
         caged = backend.name is BackendName.BUBBLEWRAP
         job = {
-            "modules": {name: source_of(name) for name in (*SHIPPED, *_ALSO_SHIPPED)} | dict(program.modules),
+            "modules": shipped((*SHIPPED, *_ALSO_SHIPPED)) | dict(program.modules),
+            "entry": "harness_search.sandbox.guest.code_server",
             "packages": {name: _INSIDE if caged else str(Path(folders[name]).parent) for name in program.packages},
             "versions": {name: importlib.metadata.version(name) for name in program.distributions},
             "preload": list(program.preload),
@@ -165,7 +166,7 @@ class CodeServer:
             "child_limits": limits.of_child(),
         }
         inside = {f"{_INSIDE}/{name}": here for name, here in folders.items()}
-        server = cls(*launch(backend, job, serve="code_server", folders=inside))
+        server = cls(*launch(backend, job, folders=inside))
         try:
             ready, uid = server._await_ready(limits.start_seconds)
             if backend.name is not BackendName.NONE and backend.as_root and uid != cage.uid:

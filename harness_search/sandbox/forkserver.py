@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ class ForkServer:
         """
         cage = backend.cage()
         job = {
-            "modules": {name: source_of(name) for name in SHIPPED},
+            "modules": shipped(SHIPPED),
+            "entry": "harness_search.sandbox.guest.server",
             "source": source,
             "cage": cage.to_json(),
             "server_limits": limits.of_server(),
@@ -191,23 +192,20 @@ class ForkServer:
 
 
 def launch(
-    backend: Backend, job: dict[str, Any], *, serve: str = "server", folders: Mapping[str, str] | None = None
+    backend: Backend, job: dict[str, Any], *, folders: Mapping[str, str] | None = None
 ) -> tuple["subprocess.Popen[bytes]", socket.socket, int]:
     """Starts the process; returns it with the host's end of the control socket and what its stderr is written to.
 
-    `serve`: the module of `guest` whose `serve` takes the job. `folders`: see `Backend.command`.
+    `folders`: see `Backend.command`.
     """
     boot = Path(__file__).with_name("guest").joinpath("boot.py").read_text("utf-8")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     ours.setblocking(False)
-    job_fd, stderr_fd = os.memfd_create("job"), os.memfd_create("stderr")
+    job_fd, stderr_fd = job_descriptor(job), os.memfd_create("stderr")
     try:
-        with open(job_fd, "wb", closefd=False) as file:
-            file.write(json.dumps(job).encode())
-        os.lseek(job_fd, 0, os.SEEK_SET)
         process = subprocess.Popen(
-            backend.command(["-c", boot, str(theirs.fileno()), str(job_fd), serve], folders),
+            backend.command(["-c", boot, str(theirs.fileno()), str(job_fd)], folders),
             env=backend.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -225,8 +223,21 @@ def launch(
     return process, ours, stderr_fd
 
 
-def source_of(module: str) -> str:
-    """The source of a module of this package, to be shipped."""
+def job_descriptor(job: Mapping[str, Any]) -> int:
+    """A file in memory that holds a job, for a process to inherit; the caller closes it."""
+    fd = os.memfd_create("job")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(json.dumps(job).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def shipped(names: Sequence[str]) -> dict[str, str]:
+    """Source texts of this package's modules, by name, as a job carries them."""
+    return {name: _source_of(name) for name in names}
+
+
+def _source_of(module: str) -> str:
     base = Path(harness_search.__file__).parent.joinpath(*module.split(".")[1:])
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
     return path.read_text("utf-8")

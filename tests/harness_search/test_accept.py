@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness_search.accept import archive_max
+from harness_search.accept import best
 from harness_search.scoring import EpisodeResult, Score, ScoreTag, TagMismatchError
 
 TAG = ScoreTag("m", "t", "v", "s")
@@ -25,12 +25,12 @@ def score(rewards: Sequence[float | None], turns: Sequence[int] | None = None, t
 
 
 def test_the_highest_success_rate_wins() -> None:
-    assert archive_max.best({"000": score([0, 1]), "001": score([1, 1]), "002": score([0, 0])}) == "001"
+    assert best({"000": score([0, 1]), "001": score([1, 1]), "002": score([0, 0])}) == "001"
 
 
 def test_ties_go_to_fewer_turns_then_to_the_older() -> None:
     scores = {"000": score([0, 1], [2, 4]), "001": score([1, 0], [2, 3]), "002": score([1, 0], [3, 2])}
-    assert archive_max.best(scores) == "001"
+    assert best(scores) == "001"
 
 
 def test_missing_episodes_count_neither_as_failures_nor_in_the_turns() -> None:
@@ -39,25 +39,25 @@ def test_missing_episodes_count_neither_as_failures_nor_in_the_turns() -> None:
     assert half.mean_turns == 2
     assert half.coverage == Fraction(1, 2)
     assert [row.failed for row in half.results] == [False, True, False, False]
-    assert archive_max.best({"000": score([1, 0, 0, 0]), "001": half}) == "001"
+    assert best({"000": score([1, 0, 0, 0]), "001": half}) == "001"
 
 
 def test_a_tie_of_different_denominators_is_a_tie() -> None:
     third = score([1, 0, 0, None, None, None])
     sixth = score([1, 1, 0, 0, 0, 0], [1, 2, 2, 2, 2, 2])
-    assert archive_max.best({"000": third, "001": sixth}) == "001"
+    assert best({"000": third, "001": sixth}) == "001"
 
 
 @pytest.mark.parametrize("part", ["model", "task_set", "verifier", "sampling"])
 def test_scores_of_other_conditions_refuse_comparison(part: str) -> None:
     other = ScoreTag(**{**TAG.to_json(), part: "other"})
     with pytest.raises(TagMismatchError, match=f"different {part}"):
-        archive_max.best({"000": score([1]), "001": score([1], tag=other)})
+        best({"000": score([1]), "001": score([1], tag=other)})
 
 
 def test_scores_of_other_episodes_refuse_comparison() -> None:
     with pytest.raises(TagMismatchError, match="pairs"):
-        archive_max.best({"000": score([1]), "001": score([1, 1])})
+        best({"000": score([1]), "001": score([1, 1])})
 
 
 def test_nothing_scored_is_no_score() -> None:
@@ -69,6 +69,6 @@ def test_nothing_scored_is_no_score() -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=6))
 def test_the_best_is_never_beaten_and_is_the_oldest_of_its_equals(rows: list[list[bool]]) -> None:
     scores = {f"{index:03d}": score([float(one) for one in row]) for index, row in enumerate(rows)}
-    best = archive_max.best(scores)
+    chosen = best(scores)
     top = max(sum(row) for row in rows)
-    assert best == f"{[sum(row) for row in rows].index(top):03d}"
+    assert chosen == f"{[sum(row) for row in rows].index(top):03d}"

@@ -197,7 +197,7 @@ def test_the_workspace_shows_sources_scores_traces_and_history(tmp_path: Path) -
     assert trace["chats"][0][0]["text"] == "hi ünïcode"
     assert len(json.loads((root / "history.json").read_text())) == 2
     assert json.loads((root / "budget.json").read_text()) == {
-        "incumbent": "002", "iteration": 2, "rollouts_left": 100, "slots": 3,
+        "incumbent": "002", "iteration": 2, "rollouts_left": 100, "slots": 3, "proposer_usage": {"calls": 0},
     }  # fmt: skip
     assert [len(workspace.failures(name)) for name in ("000", "001", "002")] == [1, 0, 0]
 
@@ -208,7 +208,7 @@ def test_the_workspace_shows_no_field_it_does_not_know(tmp_path: Path) -> None:
     archive.commit_iteration(record(0, SlotRecord(0, SlotState.SCORED, one.id, one.hash)))
     workspace = materialise(archive, slots=1, rollouts_left=None)
     files = [path for path in (tmp_path / "workspace").rglob("*") if path.is_file()]
-    assert len(files) == 8
+    assert len(files) == 9
     assert not any(CANARY in path.read_text() for path in files)
     assert CANARY not in str(workspace.failures("000"))
 

@@ -20,8 +20,8 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
 
     Keys: `initial` and `returned`, each with `validation` and `test` holding `mean_at_k`, `k`, `tasks`, `ci95`;
     `paired_difference` on test (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`,
-    `rollouts` (training and search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, and
-    `warnings`.
+    `rollouts` (training and search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, `searches`
+    (per cycle: search and confirmation scores, flags, and the proposer's account), and `warnings`.
     """
     difference = result.returned_test.minus(result.initial_test)
     return {
@@ -47,6 +47,7 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
             }
             for milestone in run.milestones
         ],
+        "searches": run.searches,
         "journal": run.journal.hash,
         "warnings": list(warnings),
     }

@@ -1,8 +1,8 @@
-"""First code in the sandbox: `python -c <this file> CONTROL_FD JOB_FD MODULE`.
+"""First code in the sandbox: `python -c <this file> CONTROL_FD JOB_FD`.
 
-MODULE is the module of this package whose `serve` takes the job: one JSON object whose "modules" maps names to source
-texts; they are imported from memory. So the sandbox needs nothing but a Python installation, and it does not matter
-whether its user may read this project's folder.
+The job is one JSON object whose "modules" maps names to source texts; they are imported from memory. So the sandbox
+needs nothing but a Python installation, and it does not matter whether its user may read this project's folder. Its
+"entry" names the module whose `serve(control_fd, job)` goes on.
 """
 
 import importlib
@@ -32,11 +32,11 @@ class Shipped(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return any(name.startswith(fullname + ".") for name in self.sources)
 
 
-def main(control_fd, job_fd, module):
+def main(control_fd, job_fd):
     with os.fdopen(job_fd, "rb") as file:
         job = json.load(file)
     sys.meta_path.insert(0, Shipped(job.pop("modules")))
-    importlib.import_module("harness_search.sandbox.guest." + module).serve(control_fd, job)
+    importlib.import_module(job.pop("entry")).serve(control_fd, job)
 
 
-main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+main(int(sys.argv[1]), int(sys.argv[2]))

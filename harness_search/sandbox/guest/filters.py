@@ -10,6 +10,7 @@ asm-generic/unistd.h.
 """
 
 import errno
+import os
 import struct
 from dataclasses import dataclass
 
@@ -76,6 +77,22 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "rseq": (334, 293),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "open": (2, None),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lstat": (6, None),
+    "lseek": (8, 62),
+    "pread64": (17, 67),
+    "access": (21, None),
+    "getcwd": (79, 17),
+    "readlink": (89, None),
+    "getdents64": (217, 61),
+    "openat": (257, 56),
+    "newfstatat": (262, 79),
+    "readlinkat": (267, 78),
+    "faccessat": (269, 48),
+    "statx": (332, 291),
+    "faccessat2": (439, 439),
 }
 
 _PROT_EXEC = 0x4
@@ -113,6 +130,15 @@ CHILD = (
     Rule("mmap", arg=2, bits=_PROT_EXEC),
     Rule("mprotect", arg=2, bits=_PROT_EXEC),
 )
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+READER = (
+    *CHILD,
+    *(Rule(name) for name in ("stat", "fstat", "lstat", "newfstatat", "statx", "lseek", "pread64", "getdents64")),
+    *(Rule(name) for name in ("access", "faccessat", "faccessat2", "getcwd", "readlink", "readlinkat", "fcntl")),
+    Rule("open", arg=1, bits=_WRITING),
+    Rule("openat", arg=2, bits=_WRITING),
+)
+"""For a script that reads files: CHILD, and opening for reading alone."""
 SERVER = (
     *CHILD,
     *(Rule(name) for name in _SERVER_CALLS),

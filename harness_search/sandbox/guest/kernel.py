@@ -20,7 +20,8 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = (
     0x10000000,
     0x40000000,
 )
-_LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_PATH_BENEATH, _LANDLOCK_READ_FILE, _LANDLOCK_READ_DIR = 1, 1 << 2, 1 << 3
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _SIGKILL = 9
 
@@ -41,10 +42,11 @@ def landlock_abi() -> int:
     return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def landlock_deny_all() -> int:
+def landlock_deny_all(readable: str | None = None) -> int:
     """Denies this process every file operation, TCP, and (from ABI 6) signals and abstract sockets of outsiders.
 
-    Open descriptors stay usable. Needs no_new_privs. Returns the ABI version used.
+    Open descriptors stay usable, and what lies beneath the folder `readable` may be listed and read. Needs
+    no_new_privs. Returns the ABI version used.
     """
     abi = landlock_abi()
     if not abi:
@@ -58,10 +60,22 @@ def landlock_deny_all() -> int:
     size = ctypes.c_size_t(len(attributes))
     fd = _check(_libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, size, ctypes.c_uint32(0)), "landlock ruleset")
     try:
+        if readable is not None:
+            _allow_reading(fd, readable)
         _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(fd), ctypes.c_uint32(0)), "landlock restrict")
     finally:
         os.close(fd)
     return abi
+
+
+def _allow_reading(ruleset: int, folder: str) -> None:
+    parent = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        rule = struct.pack("=Qi", _LANDLOCK_READ_FILE | _LANDLOCK_READ_DIR, parent)
+        add = (ctypes.c_int(ruleset), ctypes.c_int(_LANDLOCK_PATH_BENEATH), rule, ctypes.c_uint32(0))
+        _check(_libc.syscall(_LANDLOCK_ADD_RULE, *add), "landlock rule")
+    finally:
+        os.close(parent)
 
 
 def unshare_network() -> bool:
