@@ -11,6 +11,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
+from whale_jax.domains.row_files import RowFileError, raw_rows
+
 
 class TaskError(ValueError):
     """Tasks that a run must not start with; the message says which, where, and what to do."""
@@ -86,23 +88,23 @@ def content_hash(domain: str, inputs: Mapping[str, Any]) -> str:
 
 
 def read_rows(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> Iterator[Row | BadRow]:
-    """Parses each non-empty line of a UTF-8 JSONL file with `parse`; a line that fails becomes a `BadRow`.
+    """Parses each row of a file with `parse`; a row that fails becomes a `BadRow`, empty lines do not count.
+
+    The file is UTF-8 JSON lines, plain, .gz or .zst, or Parquet (see `row_files`).
 
     Raises:
-        TaskError: the file cannot be opened.
+        TaskError: the file cannot be read.
     """
     try:
-        stream = path.open("rb")
-    except OSError as error:
-        raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
-    with stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
+        for number, row in raw_rows(path):
+            if isinstance(row, bytes) and not row.strip():
                 continue
             try:
-                yield parse(_json_object(line))
+                yield parse(_json_object(row) if isinstance(row, bytes) else row)
             except RowError as error:
                 yield BadRow(str(path), number, str(error))
+    except RowFileError as error:
+        raise TaskError(str(error)) from error
 
 
 def _json_object(line: bytes) -> Mapping[str, Any]:

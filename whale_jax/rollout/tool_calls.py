@@ -21,8 +21,9 @@ The rules, each for a fault seen in practice:
 - A parameter given twice: the last one wins.
 - Values follow the declared JSON type. One that does not fit stays the raw string, so a call is never lost. Text for an
   array that is not a list becomes a list of one. Without a declared type, lists and objects become structures and all
-  else stays text. `null` is None only where null is declared and string is not. An integer may be written `3.0`, not
-  `1_000`. JSON alone is understood, nested at most 32 deep.
+  else stays text; a type is also declared by `enum` or `const`, and inside `anyOf`, `oneOf` and `allOf`. `null` is None
+  only where null is declared and string is not. An integer may be written `3.0`, not `1_000`. JSON alone is understood,
+  nested at most 32 deep.
 - Text after a call is not the parser's business: it returns the calls, and a harness that runs one goes on from there.
 
 Parsing never raises and takes time linear in the text.
@@ -38,6 +39,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_DEPTH = 32
+_MAX_DIGITS = 4300  # Python converts no longer integer from text
 _NAME = r"[^<>\n]{1,256}"
 _OPENING = re.compile(rf"(<tool_call>\s{{0,64}})?<function=({_NAME})>")
 # What can come next in the body of a function.
@@ -50,8 +52,8 @@ _VALUE_END = re.compile(
     rf"|(?<=\n)(?:<parameter=(?P<sibling>{_NAME})>|(?P<outer></function>|</tool_call>|<tool_call>))"
 )
 _SPACE = re.compile(r"\s*")
-_INTEGER = re.compile(r"([+-]?[0-9]{1,400})(?:\.0{1,400})?")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
+_INTEGER = re.compile(rf"([+-]?[0-9]{{1,{_MAX_DIGITS}}})(?:\.0{{1,400}})?")
+_NUMBER = re.compile(rf"[+-]?[0-9]{{1,{_MAX_DIGITS}}}(?:\.[0-9]{{1,400}})?(?:[eE][+-]?[0-9]{{1,4}})?")
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,24 @@ def parse(text: str, tools: Sequence[Any] = ()) -> list[ToolCall]:
 def render(call: ToolCall) -> str:
     """Writes a call in the format above; `parse` gives it back when its arguments obey the tool's schema.
 
-    String values are written as they are, all others as JSON. The format cannot escape, so a string that itself holds
-    the structure that ends a value does not survive.
+    String values are written as they are, all others as JSON in which no `<` is left. What the format cannot tell apart
+    does not survive: a string that itself holds the structure that ends a value, a key with `<`, `>`, a line end or
+    white space around it, and a value that is no string where a string is allowed or nothing is declared.
+
+    Raises:
+        ValueError: an argument is no JSON value (a number that is not finite, or of more than 4,300 digits).
     """
     lines = [f"<tool_call>\n<function={call.name}>\n"]
     for key, value in call.arguments.items():
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        shown = value if isinstance(value, str) else _json_without_tags(value)
         lines.append(f"<parameter={key}>\n{shown}\n</parameter>\n")
     lines.append("</function>\n</tool_call>")
     return "".join(lines)
+
+
+def _json_without_tags(value: Any) -> str:
+    """JSON that holds no tag, since `<` is found in its strings alone and can be escaped there."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def _arguments(text: str, position: int, schema: Mapping[str, Any] | None) -> tuple[dict[str, Any], int]:
@@ -161,8 +172,8 @@ def _parameter_schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     return schemas
 
 
-def _coerce(raw: str, schema: Any) -> Any:
-    """The value by its declared types, or the raw text where none fits."""
+def _coerce(raw: str, schema: Any, depth: int = _MAX_DEPTH) -> Any:
+    """The value by its declared types, or the raw text where none fits; at most `depth` lists are put around it."""
     types = _types(schema)
     if "string" in types:
         return raw
@@ -184,24 +195,36 @@ def _coerce(raw: str, schema: Any) -> Any:
             return value
         if isinstance(value, dict) and (not types or "object" in types):
             return value
-    elif "array" in types and text:
-        return [_coerce(raw, schema.get("items"))]
+    elif "array" in types and text and depth:
+        return [_coerce(raw, schema.get("items"), depth - 1)]
     return raw
 
 
-def _types(schema: Any) -> set[str]:
-    """Declared types, those of `anyOf` / `oneOf` alternatives included; empty when nothing is declared."""
+def _types(schema: Any, depth: int = 4) -> set[str]:
+    """Declared JSON types, those of `depth` levels of alternatives included; empty when nothing is declared."""
     if not isinstance(schema, Mapping):
         return set()
-    types: set[str] = set()
-    alternatives = [schema]
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            alternatives += [item for item in schema[key] if isinstance(item, Mapping)]
-    for item in alternatives:
-        declared = item.get("type")
-        types |= {kind for kind in (declared if isinstance(declared, list) else [declared]) if isinstance(kind, str)}
+    declared = schema.get("type")
+    types = {kind for kind in (declared if isinstance(declared, list) else [declared]) if isinstance(kind, str)}
+    if declared is None:
+        values = schema["enum"] if isinstance(schema.get("enum"), list) else []
+        types |= {_type_of(value) for value in [*values, *([schema["const"]] if "const" in schema else [])]}
+    if depth:
+        alternatives = [schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)]
+        types |= {kind for group in alternatives for item in group for kind in _types(item, depth - 1)}
     return types
+
+
+def _type_of(value: Any) -> str:
+    """The JSON type of a JSON value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    kinds: dict[type, str] = {float: "number", str: "string", list: "array"}
+    return kinds.get(type(value), "object")
 
 
 def _load_json(text: str) -> Any:

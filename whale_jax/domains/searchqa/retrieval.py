@@ -1,12 +1,12 @@
-"""BM25 over a corpus in memory."""
+"""Finding documents: what a retriever is, and BM25 over a corpus in memory."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,12 +28,12 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 
 
 class RetrievalError(Exception):
-    """The retriever could not answer: not the same as finding nothing."""
+    """The retriever could not answer: not the same as finding nothing. The message may be shown to the model."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found, with its score (above 0; higher is better)."""
+    """A document found, with its score (higher is better; above 0 under BM25)."""
 
     document: Document
     score: float
@@ -45,6 +45,22 @@ class Retriever(Protocol):
     def search(self, query: str, topk: int) -> list[Hit]:
         """At most `topk` hits, best first; empty when nothing matches. Raises RetrievalError."""
         ...
+
+
+@runtime_checkable
+class BatchRetriever(Retriever, Protocol):
+    """A retriever that answers several queries together for less than one by one."""
+
+    def search_many(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """The hits of each query, in the order of the queries. Raises RetrievalError."""
+        ...
+
+
+def search_many(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+    """The hits of each query, together where the retriever can. Raises RetrievalError."""
+    if isinstance(retriever, BatchRetriever):
+        return retriever.search_many(queries, topk)
+    return [retriever.search(query, topk) for query in queries]
 
 
 def words(text: str) -> list[str]:
@@ -65,7 +81,7 @@ class Bm25Retriever:
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # the package sets it to DEBUG
         self._documents = tuple(documents)
-        self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
+        self._index: Any = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
         terms = [words(document.contents) for document in documents]
         if not any(terms):
             raise ValueError("a retriever needs at least one document with words in it")
@@ -74,12 +90,28 @@ class Bm25Retriever:
 
     def search(self, query: str, topk: int) -> list[Hit]:
         """See `Retriever.search`. Terms that the index does not know are ignored, documents that hold none left out."""
-        ids = [self._term_ids[word] for word in words(query)[:MAX_QUERY_TOKENS] if word in self._term_ids]
-        count = min(topk, len(self._documents))
-        if not ids or count < 1:
+        scores = query_scores(self._index, self._term_ids, query)
+        if scores is None:
             return []
-        scores = self._index.get_scores_from_ids(ids)
-        threshold = np.partition(scores, -count)[-count]
-        candidates = np.flatnonzero((scores > 0) & (scores >= threshold))
-        order = candidates[np.argsort(-scores[candidates], kind="stable")][:count]
-        return [Hit(self._documents[index], float(scores[index])) for index in order]
+        return [Hit(self._documents[index], float(scores[index])) for index in best(scores, topk)]
+
+
+def query_scores(index: Any, term_ids: Mapping[str, int], query: str) -> np.ndarray | None:
+    """The score of every document for `query`, float32 [documents]; None when no term of it is known to the index.
+
+    Args:
+        index: a `bm25s.BM25`.
+        term_ids: its vocabulary.
+    """
+    ids = [term_ids[word] for word in words(query)[:MAX_QUERY_TOKENS] if word in term_ids]
+    return index.get_scores_from_ids(ids) if ids else None
+
+
+def best(scores: np.ndarray, topk: int) -> np.ndarray:
+    """Positions of the at most `topk` highest scores above 0, highest first; among equals the first comes first."""
+    count = min(topk, len(scores))
+    if count < 1:
+        return np.empty(0, dtype=np.int64)
+    threshold = np.partition(scores, -count)[-count]
+    candidates = np.flatnonzero((scores > 0) & (scores >= threshold))
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:count]

@@ -1,18 +1,22 @@
 """The `search` primitive: arguments as a model writes them in, a JSON object `{"result": "…"}` out (PAPER section 5).
 
-Three things that look alike stay apart in what the model reads: an empty query, nothing found, a search that failed.
+Three things that look alike stay apart in what the model reads: an empty query, nothing found, a search that failed. A
+search service that is down can, instead of being told to the model, end the episode as a failure of infrastructure.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Literal
 
-from harness_search.contract import CallRefused
+from harness_search.contract import CallRefused, EndReason, EpisodeEnded
 from whale_jax.domains.domain import CountTokens
 from whale_jax.domains.searchqa.corpus import Document
-from whale_jax.domains.searchqa.retrieval import RetrievalError, Retriever
+from whale_jax.domains.searchqa.retrieval import RetrievalError, Retriever, search_many
 
 MAX_TOPK = 10
 MAX_QUERIES = 8
@@ -22,6 +26,11 @@ MAX_DOC_TOKENS = 200
 EMPTY_QUERY = "Empty query: give at least one query with words in it."
 NOTHING_FOUND = "No results found."
 SEARCH_ERROR = "Search error: {reason}"
+
+
+SearchFailures = Literal["told", "unscored"]
+"""What a failed search does. `told`: the model reads `SEARCH_ERROR`, as in the paper. `unscored`: the episode ends as
+infrastructure, is tried again, and is missing data in the end: a service that is down teaches nothing (case F157)."""
 
 
 class _BadValue(ValueError):
@@ -38,24 +47,46 @@ class SearchEnv:
 
     names = frozenset({"search"})
 
-    def __init__(self, retriever: Retriever, count_tokens: CountTokens) -> None:
+    def __init__(
+        self,
+        retriever: Retriever,
+        count_tokens: CountTokens,
+        *,
+        executor: Executor | None = None,
+        failures: SearchFailures = "told",
+    ) -> None:
+        """Args:
+        retriever: finds the documents.
+        count_tokens: the policy's token count, for the cap on passages.
+        executor: where searches run; None runs them in the caller's thread, which suits a small corpus in memory.
+        failures: what becomes of a search that fails.
+        """
         self._retriever = retriever
         self._count_tokens = count_tokens
+        self._executor = executor
+        self._failures: SearchFailures = failures
 
     async def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """See `DomainEnv.call`."""
+        """See `DomainEnv.call`. Raises EpisodeEnded too, when a search fails and failures are `unscored`."""
         if name not in self.names:
             raise CallRefused(f"env has no {name!r}; it has: search")
         try:
-            return self.search(*args, **kwargs)
+            if self._executor is None:
+                return self.search(*args, **kwargs)
+            search = partial(self.search, *args, **kwargs)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, search)
         except TypeError as error:
             raise CallRefused(f"env.{error}") from error
 
     def search(self, query_list: Any, topk: Any = 1, max_doc_tokens: Any = MAX_DOC_TOKENS) -> str:
-        """The result text for these arguments; never raises for a bad value."""
+        """The result text for these arguments; never raises for a bad value. Raises EpisodeEnded as `call` does."""
         try:
             text = self._found(_queries(query_list), _whole("topk", topk), _whole("max_doc_tokens", max_doc_tokens))
-        except (_BadValue, RetrievalError) as error:
+        except RetrievalError as error:
+            if self._failures == "unscored":
+                raise EpisodeEnded(EndReason.INFRASTRUCTURE, str(error)) from error
+            text = SEARCH_ERROR.format(reason=error)
+        except _BadValue as error:
             text = SEARCH_ERROR.format(reason=error)
         return json.dumps({"result": text}, ensure_ascii=False)
 
@@ -65,8 +96,8 @@ class SearchEnv:
         topk = min(max(topk, 1), MAX_TOPK)
         limit = min(max(max_doc_tokens, 1), MAX_DOC_TOKENS)
         found: dict[str, Document] = {}
-        for query in queries:
-            for hit in self._retriever.search(query, topk):
+        for hits in search_many(self._retriever, queries, topk):
+            for hit in hits:
                 found.setdefault(hit.document.id, hit.document)
         if not found:
             return NOTHING_FOUND

@@ -69,13 +69,18 @@ def same_answer(answer: str, references: Iterable[str]) -> bool:
     return any(forms & _forms(reference) for reference in references)
 
 
+def has_reference(references: Iterable[str]) -> bool:
+    """Whether any accepted answer holds something to compare with (case D117)."""
+    return any(_forms(reference) for reference in references)
+
+
 def exact_match(answer_text: str | None, references: Sequence[str]) -> Verdict:
     """Scores the text of a returned reply against the accepted answers, the primary one first.
 
     `answer_text` is None when there is no text to read, for instance because thinking never ended.
     """
     answer = None if answer_text is None else tagged_answer(answer_text)
-    if not any(_forms(reference) for reference in references):
+    if not has_reference(references):
         return Verdict(0, answer, "data error: the task has no reference answer")
     if answer is None:
         return Verdict(0, None, "no reply to read" if answer_text is None else "no answer tag")

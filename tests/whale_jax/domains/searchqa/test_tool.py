@@ -1,13 +1,15 @@
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_search.contract import CallRefused
+from harness_search.contract import CallRefused, EndReason, EpisodeEnded
 from whale_jax.domains.searchqa.corpus import Document
-from whale_jax.domains.searchqa.retrieval import Bm25Retriever
+from whale_jax.domains.searchqa.retrieval import Bm25Retriever, Hit, RetrievalError
 from whale_jax.domains.searchqa.tool import SearchEnv, capped
 
 ENV = SearchEnv(
@@ -104,3 +106,45 @@ JSON = st.recursive(
 @given(JSON, JSON, JSON)
 def test_no_value_raises(query_list, topk, max_doc_tokens):
     assert isinstance(json.loads(ENV.search(query_list, topk, max_doc_tokens))["result"], str)
+
+
+class Service:
+    """A retriever that notes who asked it for what, and fails when told to."""
+
+    def __init__(self, fails=False):
+        self.fails, self.asked = fails, []
+
+    def search(self, query, topk):
+        raise AssertionError("all queries of a call go together")
+
+    def search_many(self, queries, topk):
+        self.asked.append((queries, topk, threading.current_thread() is threading.main_thread()))
+        if self.fails:
+            raise RetrievalError("the search service cannot be reached")
+        return [[Hit(Document("a", f'"Kalo"\n{query}'), 1.0)] for query in queries]
+
+
+def test_a_service_is_asked_once_a_call_and_outside_of_the_loops_thread():
+    service = Service()
+    with ThreadPoolExecutor(1) as pool:
+        env = SearchEnv(service, len, executor=pool)
+        text = asyncio.run(env.call("search", [["x", "y", " "]], {"topk": 3}))
+        with pytest.raises(CallRefused, match="unexpected"):
+            asyncio.run(env.call("search", [["x"]], {"limit": 3}))
+    assert json.loads(text)["result"] == "Doc 1 (Title: Kalo)\nx"
+    assert service.asked == [(["x", "y"], 3, False)]
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)])
+def test_a_service_that_is_down_is_told_or_ends_the_episode_unscored(executor):
+    told = SearchEnv(Service(fails=True), len, executor=executor)
+    text = asyncio.run(told.call("search", [["x"]], {}))
+    assert json.loads(text)["result"] == "Search error: the search service cannot be reached"
+    unscored = SearchEnv(Service(fails=True), len, executor=executor, failures="unscored")
+    with pytest.raises(EpisodeEnded, match="cannot be reached") as ended:
+        asyncio.run(unscored.call("search", [["x"]], {}))
+    assert ended.value.reason is EndReason.INFRASTRUCTURE
+    bad_value = asyncio.run(unscored.call("search", [["x"], "many"], {}))
+    assert "Search error: topk must be" in json.loads(bad_value)["result"]
+    if executor:
+        executor.shutdown()
