@@ -9,6 +9,7 @@ writes them out.
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -264,8 +265,8 @@ class RunConfig:
                 if value not in choices:
                     yield f"--{spec.name} must be one of {', '.join(choices)}, got {value!r}"
                 continue
-            if isinstance(value, float) and value != value:
-                yield f"--{spec.name} must be a number, got {value}"
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"--{spec.name} must be a finite number, got {value}"
                 continue
             at_least, above = spec.metadata["at_least"], spec.metadata["above"]
             if at_least is not None and value < at_least:
@@ -287,6 +288,8 @@ class RunConfig:
             yield f"--max_bad_rows is a share and must be <= 1, got {self.data.max_bad_rows}"
         if training.row_len < rollout.max_len:
             yield f"--row_len must be >= --max_len ({rollout.max_len}) for a long chat to fit; got {training.row_len}"
+        if rollout.extend_chunk > rollout.max_len:
+            yield f"--extend_chunk must be <= --max_len ({rollout.max_len}), got {rollout.extend_chunk}"
         if schedule.min_iterations > schedule.max_iterations:
             limit = schedule.max_iterations
             yield f"--min_iterations must be <= --max_iterations ({limit}), got {schedule.min_iterations}"
