@@ -29,6 +29,8 @@ from harness_search.records import IterationRecord, ProposalRecord
 from harness_search.scoring import Score
 
 TRACE_LEVEL = 6
+_NOT_WHAT_WAS_WRITTEN = (AttributeError, KeyError, TypeError, ValueError)
+"""What reading a record raises when it is JSON, but not ours."""
 
 
 class ArchiveError(Exception):
@@ -200,6 +202,12 @@ class Archive:
 
     def _load(self, name: str) -> Candidate:
         directory = self._candidates_dir / name
+        try:
+            return self._read_candidate(directory)
+        except _NOT_WHAT_WAS_WRITTEN as error:
+            raise ArchiveError(f"{directory} is not what was written ({error!r}); restore it from a copy") from error
+
+    def _read_candidate(self, directory: Path) -> Candidate:
         verdict_bytes = _read(directory / "verdict.json")
         verdict = _parse(directory / "verdict.json", verdict_bytes)
         contents: dict[str, bytes] = {}
@@ -214,7 +222,7 @@ class Archive:
         else:
             outcome = Invalid(tuple(verdict["errors"]))
         return Candidate(
-            id=name,
+            id=directory.name,
             source=contents["harness.py"].decode("utf-8", "surrogatepass"),
             proposal=ProposalRecord.from_json(json.loads(contents["proposal.json"])),
             outcome=outcome,
@@ -224,7 +232,10 @@ class Archive:
 
     def _load_iteration(self, name: str) -> IterationRecord:
         path = self._iterations_dir / f"{name}.json"
-        record = IterationRecord.from_json(_parse(path, _read(path)))
+        try:
+            record = IterationRecord.from_json(_parse(path, _read(path)))
+        except _NOT_WHAT_WAS_WRITTEN as error:
+            raise ArchiveError(f"{path} is not what was written ({error!r}); restore it from a copy") from error
         for slot in record.slots:
             if slot.candidate is None:
                 continue
@@ -232,9 +243,14 @@ class Archive:
             if candidate is None or candidate.hash != slot.hash:
                 state = "missing" if candidate is None else "changed"
                 raise ArchiveError(f"{path}: candidate {slot.candidate} is {state}; restore it from a copy")
+<<<<<<< HEAD
         if record.confirmation is not None:
             evidence = self._confirmation_path(record.iteration)
             _check_hash(evidence, _read(evidence), record.confirmation.hash)
+=======
+        if record.incumbent not in self._candidates:
+            raise ArchiveError(f"{path}: its incumbent {record.incumbent!r} is no candidate; restore it from a copy")
+>>>>>>> breaker
         return record
 
 

@@ -139,7 +139,12 @@ def visible(trace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shows(path: Path, candidate: Candidate | None) -> bool:
-    return candidate is not None and json.loads((path / "verdict.json").read_bytes())["hash"] == candidate.hash
+    """Whether the view of a candidate is whole; one that was cut or damaged is written again."""
+    try:
+        shown = json.loads((path / "verdict.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return candidate is not None and isinstance(shown, dict) and shown.get("hash") == candidate.hash
 
 
 def _write_candidate(archive: Archive, candidate: Candidate, earlier: Sequence[Candidate], parent: Path) -> None:

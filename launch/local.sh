@@ -38,7 +38,8 @@ install() {
 }
 
 ensure_environment() {
-  if [ ! -x "$venv/bin/python" ]; then
+  # pip comes last: an environment whose making was cut short has none, and is made again.
+  if [ ! -x "$venv/bin/pip" ]; then
     python=$(find_python) || exit 2
     "$python" -m venv "$venv"
   fi

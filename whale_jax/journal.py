@@ -33,14 +33,14 @@ def write_once(path: Path, data: bytes) -> None:
       FileExistsError: `path` exists; it is left as it is.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -74,7 +74,7 @@ class Journal:
                 entry = json.loads(data)
             except ValueError as error:
                 raise JournalError(f"{path}: not JSON ({error})") from error
-            if entry.get("previous") != self._hash or entry.get("entry") != number:
+            if not isinstance(entry, dict) or entry.get("previous") != self._hash or entry.get("entry") != number:
                 raise JournalError(f"{path}: does not follow the entry before it; the journal was changed")
             self._hash = hashlib.sha256(data).hexdigest()
             self.entries.append(entry)

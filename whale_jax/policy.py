@@ -10,7 +10,7 @@ import jax
 from whale_jax.config import TrainingSettings
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import Trace
-from whale_jax.training.checkpoint import Checkpoints
+from whale_jax.training.checkpoint import CheckpointError, Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.rsft import AcceptRule
 from whale_jax.training.sampler import TaskSampler
@@ -55,6 +55,7 @@ class Policy:
         self._settings = settings
         self._start = sampler.state_dict()
         self._state: TrainState | None = None
+        self._committed: dict[int, str] = {}
         self.sampler = sampler
         self.step = 0
 
@@ -63,11 +64,15 @@ class Policy:
         """Optimizer steps so far."""
         return 0 if self._state is None else int(self._state.step)
 
+    def committed(self, step: int, weights: str) -> None:
+        """Tells which weights (SHA-256) the journal has for a step: a checkpoint of others is then refused."""
+        self._committed[step] = weights
+
     def move_to(self, step: int) -> None:
         """Puts state, task order and step where they were after training step `step`.
 
         Raises:
-          CheckpointError: that step has no intact checkpoint.
+          CheckpointError: that step has no intact checkpoint, or it is not the one that was committed.
         """
         if self._state is not None and self.step == step:
             return
@@ -76,7 +81,7 @@ class Policy:
             self._state = fresh
             self.sampler.load_state(self._start)
         else:
-            self._state, meta = self._checkpoints.restore(step, fresh)
+            self._state, meta = self._restore(step, fresh)
             self.sampler.load_state(meta["sampler"])
         self.step = step
 
@@ -124,8 +129,18 @@ class Policy:
         if step == 0:
             return jax.tree.map(jax.numpy.asarray, self._initial.params), 0
         like = jax.eval_shape(self._train_step.init, self._initial.params)
-        state, meta = self._checkpoints.restore(step, like)
+        state, meta = self._restore(step, like)
         return state.params, int(meta["version"])
+
+    def _restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        state, meta = self._checkpoints.restore(step, like)
+        expected = self._committed.get(step, meta["weights"])
+        if meta["weights"] != expected:
+            raise CheckpointError(
+                f"{self._checkpoints.directory / str(step)} is another run's: it holds weights "
+                f"{meta['weights'][:12]}, the journal has {expected[:12]} for this step; restore it from a copy"
+            )
+        return state, meta
 
     def _held(self) -> TrainState:
         if self._state is None:

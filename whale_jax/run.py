@@ -20,7 +20,7 @@ from whale_jax.config import RunConfig
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
-from whale_jax.journal import Journal, canonical, write_once
+from whale_jax.journal import Journal, JournalError, canonical, write_once
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
@@ -271,9 +271,11 @@ class Run:
 
     def _read_evidence(self, entry: Mapping[str, Any]) -> Evaluation:
         path = self._evidence_path(entry["entry"])
+        if not path.is_file():
+            raise JournalError(f"{path} is missing, and the journal rests on it; restore it from a copy")
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != entry["evidence"]:
-            raise ValueError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
+            raise JournalError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
         return Evaluation.from_json(json.loads(data))
 
     # What the user sees -----------------------------------------------------------------------------------------------
@@ -319,8 +321,8 @@ class Run:
             values |= mismatch
         self.metrics.write("weight", record["rollouts_so_far"], values)
 
-    def show_iteration(self, cycle: int, record: IterationRecord) -> None:
-        """A search iteration on the terminal and in the metrics."""
+    def show_iteration(self, cycle: int, record: IterationRecord, *, replayed: bool) -> None:
+        """A search iteration on the terminal, and in the metrics unless an earlier job wrote it there."""
         what = "incoming harness" if record.iteration == 0 else f"iteration {record.iteration}"
         slots = ", ".join(
             f"{slot.candidate or 'slot'} {slot.state if slot.success_rate is None else f'{slot.success_rate:.3f}'}"
@@ -329,6 +331,8 @@ class Run:
         self.progress.say(
             f"cycle {cycle + 1}, search · {what}: {slots} · best is {record.incumbent} at {record.best_score:.3f}"
         )
+        if replayed:
+            return
         self.metrics.write(
             "search",
             self.rollouts,

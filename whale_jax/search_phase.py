@@ -1,22 +1,34 @@
 """A search phase: Meta-Harness over the harness's source while the weights stand still (PAPER section 4)."""
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from harness_search import search
+<<<<<<< HEAD
 from harness_search.accept import AcceptRule, ArchiveMax, Paired
+=======
+from harness_search.accept import AcceptRule, archive_max
+>>>>>>> breaker
 from harness_search.archive import Archive
 from harness_search.audit import Answers, audit
 from harness_search.records import IterationRecord
 from harness_search.scoring import Arm, Outcome
+<<<<<<< HEAD
 from harness_search.tables import summary
 from whale_jax.config import SearchSettings
 from whale_jax.domains.task import Task
+=======
+from whale_jax.journal import JournalError, canonical
+>>>>>>> breaker
 from whale_jax.pair import Pair
 from whale_jax.rollout.runner import EpisodeRequest
 from whale_jax.run import Run
 from whale_jax.schedule import SearchSignals
+
+_RULES: Mapping[str, AcceptRule] = {"archive_max": archive_max}
+"""By the names that `--acceptance` takes."""
 
 
 async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
@@ -24,6 +36,7 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
 
     Raises:
       SearchInfrastructureError: too many episodes of an evaluation could not be scored.
+      ArchiveError, JournalError: the archive was changed, or is not that of the journal.
     """
     run.begin_phase("search", cycle)
     tasks = run.harness_tasks
@@ -50,13 +63,15 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
 
     def on_commit(record: IterationRecord) -> None:
         where = {"cycle": cycle, "iteration": record.iteration}
+        fields = {**where, **_entry(record, archive, pair)}
         entry = run.journal.replay("search", **where)
         if entry is None:
-            run.journal.append("search", {**where, **_entry(record, archive, pair)})
+            run.journal.append("search", fields)
         else:
+            _check_same(entry, fields, archive)
             run.progress.advance(record.rollouts, replayed=True)
         run.spend(record.rollouts)
-        run.show_iteration(cycle, record)
+        run.show_iteration(cycle, record, replayed=entry is not None)
 
     result = await search.run(
         evaluate,
@@ -68,7 +83,11 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
         candidates=run.config.search.candidates,
         stop=lambda signals: run.schedule.after_iteration(SearchSignals(signals.best_scores, 0)).stop,
         validate=run.validator,
+<<<<<<< HEAD
         rule=acceptance(run.config.search),
+=======
+        rule=_RULES[run.config.search.acceptance],
+>>>>>>> breaker
         tag=run.score_tag(pair),
         max_rollouts=run.rollouts_left,
         seed=proposer_seed(run.config.run.seed, cycle),
@@ -105,6 +124,17 @@ def _entry(record: IterationRecord, archive: Archive, pair: Pair) -> dict[str, A
         "incoming": pair.harness_hash,
         "incumbent_hash": archive.candidates[record.incumbent].hash,
     }
+
+
+def _check_same(entry: Mapping[str, Any], fields: Mapping[str, Any], archive: Archive) -> None:
+    """Raises JournalError unless the archive tells of an iteration what the journal does."""
+    here = json.loads(canonical(fields))
+    differing = sorted(name for name in here if entry.get(name) != here[name])
+    if differing:
+        raise JournalError(
+            f"{archive.directory}: iteration {entry['iteration']} is not the one in the journal's entry "
+            f"{entry['entry']:06d} ({', '.join(differing)} differ); restore the archive from a copy"
+        )
 
 
 def proposer_seed(run_seed: int, cycle: int) -> int:

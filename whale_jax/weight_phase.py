@@ -33,6 +33,7 @@ async def weight_phase(run: Run, cycle: int, pair: Pair) -> tuple[Pair, Decision
         rewards += [step["reward"] for step in entry["steps"]]
         run.spend(entry["rollouts"])
         run.training_curve += [(step["rollouts_so_far"], step["reward"]) for step in entry["steps"]]
+        run.policy.committed(entry["step"], entry["weights"])
         pair = Pair(entry["step"], entry["weights"], pair.harness)
         decision = Decision(**entry["decision"])
         if decision.stop:

@@ -213,6 +213,36 @@ def test_the_workspace_shows_no_field_it_does_not_know(tmp_path: Path) -> None:
     assert CANARY not in str(workspace.failures("000"))
 
 
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}"])
+def test_a_damaged_view_is_written_again(tmp_path: Path, content: bytes | None) -> None:
+    archive = fill(tmp_path)
+    materialise(archive, slots=1, rollouts_left=None)
+    verdict = tmp_path / "workspace" / "candidates" / "000" / "verdict.json"
+    whole = verdict.read_bytes()
+    verdict.unlink()
+    if content is not None:
+        verdict.write_bytes(content)
+    materialise(archive, slots=1, rollouts_left=None)
+    assert verdict.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"files": 3}'])
+@pytest.mark.parametrize("name", ["candidates/001/verdict.json", "iterations/000.json"])
+def test_a_record_of_another_shape_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    fill(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ArchiveError, match="is not what was written"):
+        Archive(tmp_path)
+
+
+def test_an_incumbent_that_is_no_candidate_is_an_error(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = sorted((tmp_path / "iterations").iterdir())[-1]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"incumbent": "777"}))
+    with pytest.raises(ArchiveError, match="777"):
+        Archive(tmp_path)
+
+
 def test_the_workspace_of_another_archive_is_replaced(tmp_path: Path) -> None:
     materialise(fill(tmp_path), slots=1, rollouts_left=None)
     for name in ("candidates", "iterations"):

@@ -56,6 +56,9 @@ def test_a_missing_entry_and_broken_json_are_named(tmp_path):
     (tmp_path / "000001.json").write_text("{")
     with pytest.raises(JournalError, match="not JSON"):
         Journal(tmp_path)
+    (tmp_path / "000001.json").write_text("[]")
+    with pytest.raises(JournalError, match="does not follow"):
+        Journal(tmp_path)
 
 
 def test_two_processes_cannot_write_the_same_entry(tmp_path):
@@ -84,3 +87,13 @@ def test_write_once_leaves_an_existing_file(tmp_path):
         write_once(tmp_path / "a", b"2")
     assert (tmp_path / "a").read_bytes() == b"1"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_once(tmp_path / "a", b"1")
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import time
 
@@ -113,8 +114,11 @@ def test_ten_kills_change_nothing(finished, cache, tmp_path):
 @pytest.mark.timeout(600)
 def test_a_finished_run_is_left_as_it_is_and_a_changed_flag_is_refused(finished, cache):
     run_dir, expected, _, _ = finished
+    metrics, summary = (run_dir / "metrics.jsonl").read_bytes(), (run_dir / "summary.json").read_bytes()
     complete(run_dir, cache, "--slots=4")
     assert outcome(run_dir) == expected
+    assert (run_dir / "metrics.jsonl").read_bytes() == metrics
+    assert (run_dir / "summary.json").read_bytes() == summary
     changed = subprocess.run(
         command(run_dir, "--learning_rate=0.5", "--candidates=3"),
         env=environment(cache), capture_output=True, text=True, timeout=120, check=False,
@@ -124,6 +128,34 @@ def test_a_finished_run_is_left_as_it_is_and_a_changed_flag_is_refused(finished,
     assert "is 0.5" in changed.stderr
     assert "--candidates was 2, is 3" in changed.stderr
     assert outcome(run_dir) == expected
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: edit_json(run / "cycle_000/search/iterations/001.json", best_score=1.0), "best_score differ"),
+        (lambda run: (run / "evals/000000.json").unlink(), "evals/000000.json is missing"),
+        (lambda run: edit_json(run / "evals/000000.json", k=3), "evals/000000.json was changed"),
+    ],
+    ids=["an iteration's record", "an evaluation missing", "an evaluation changed"],
+)
+def test_changed_evidence_is_named(finished, cache, tmp_path, damage, message):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished[0], run_dir)
+    damage(run_dir)
+    done = subprocess.run(
+        command(run_dir), env=environment(cache), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

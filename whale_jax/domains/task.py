@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,6 +74,8 @@ class RowError(ValueError):
 
 Row = TypeVar("Row")
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def canonical_json(value: Any) -> str:
     """One spelling of a JSON value, whatever the order of its keys."""
@@ -116,6 +119,8 @@ def _json_object(line: bytes) -> Mapping[str, Any]:
         raise RowError(f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise RowError(f"a row must be a JSON object, got {type(row).__name__}")
+    if rb"\u" in line and _SURROGATE.search(canonical_json(row)):
+        raise RowError("holds a lone surrogate (half of a \\u pair): it is not text")
     return row
 
 

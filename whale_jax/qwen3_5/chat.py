@@ -118,6 +118,8 @@ class ChatCodec:
             return cls(file.read_text(encoding="utf-8"), ChatTemplate.from_dir(path))
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file}: not UTF-8 ({error})") from error
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
 

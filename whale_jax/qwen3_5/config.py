@@ -170,7 +170,7 @@ class Qwen35Config:
             fields = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read ({error.strerror}); a checkpoint directory needs one") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: not valid JSON ({error})") from error
         if not isinstance(fields, dict):
             raise ConfigError(f"{file}: must hold a JSON object, got {type(fields).__name__}")

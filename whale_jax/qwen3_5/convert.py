@@ -94,21 +94,27 @@ def load_checkpoint(directory: str | Path, *, dtype: DTypeLike = jnp.float32) ->
 
     Raises:
         ConfigError: config.json is missing or describes another model.
-        CheckpointError: lists every file that is missing or damaged and every tensor that is missing, unknown or
-            misshapen.
+        CheckpointError: lists every file that is missing or damaged and every tensor that is missing, unknown,
+            misshapen or not finite.
     """
     root = Path(directory)
     config = Qwen35Config.from_dir(root)
     where = _locate(root)
     slots = _checked_slots(root, config, where)
     params: Params = {}
+    problems = []
     for path, shape in _leaves(param_shapes(config)):
         leaf = np.empty(shape, jnp.dtype(dtype))
         for name, slot in slots.items():
             if slot.path == path and name in where:
-                leaf[slot.index] = slot.transform.in_(where[name].array(name)).astype(leaf.dtype)
+                source = where[name].array(name)
+                if not np.isfinite(source).all():
+                    problems.append(f"{name} holds values that are not finite")
+                leaf[slot.index] = slot.transform.in_(source).astype(leaf.dtype)
         parent = params if len(path) == 1 else params.setdefault(path[0], {})
         parent[path[-1]] = jnp.asarray(leaf)
+    if problems:
+        raise CheckpointError(root, problems)
     return config, params
 
 
@@ -179,13 +185,13 @@ def _locate(root: Path) -> dict[str, SafetensorsFile]:
         return dict.fromkeys(file.entries, file)
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        shards = sorted(set(weight_map.values()), key=str)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(index, [f"not a safetensors index ({error!r})"]) from error
     problems = [
         f"shard {shard!r} must be a plain *.safetensors file name"
         for shard in shards
-        if Path(shard).name != shard or not shard.endswith(".safetensors")
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors")
     ]
     if problems:
         raise CheckpointError(index, problems)

@@ -97,7 +97,7 @@ class SafetensorsFile:
         try:
             fields = json.loads(head[8:])
             entries = {name: _entry(field, 8 + length) for name, field in fields.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(self.path, [f"the header is not valid ({error})"]) from error
         entries = dict(sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)))
         position, problems = 8 + length, []

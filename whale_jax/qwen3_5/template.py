@@ -19,6 +19,11 @@ import jinja2.sandbox
 
 from whale_jax.qwen3_5.config import ConfigError
 
+_TEMPLATE_FAILURES = (
+    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""A template is a program, which can fail in any way that an expression can."""
+
 _MARK = "\ue000{}\ue001"
 _MARK_PATTERN = re.compile("\ue000(\\d+)\ue001")
 
@@ -56,17 +61,20 @@ class ChatTemplate:
         """Reads `chat_template.jinja`, or the older `chat_template` field of `tokenizer_config.json`.
 
         Raises:
-            ConfigError: there is neither, or the template is not valid Jinja.
+            ConfigError: there is neither, a file is not readable text or JSON, or the template is not valid Jinja.
         """
         directory = Path(path)
         file = directory / "chat_template.jinja"
         if file.exists():
-            return cls(file.read_text(encoding="utf-8"))
-        settings = directory / "tokenizer_config.json"
-        if settings.exists():
-            source = json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
-            if isinstance(source, str):
-                return cls(source)
+            return cls(_read(file))
+        file = directory / "tokenizer_config.json"
+        try:
+            settings = json.loads(_read(file)) if file.exists() else {}
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ConfigError(f"{file}: not valid JSON ({error})") from error
+        source = settings.get("chat_template") if isinstance(settings, dict) else None
+        if isinstance(source, str):
+            return cls(source)
         raise ConfigError(f'{directory}: no chat_template.jinja, and no "chat_template" text in tokenizer_config.json')
 
     def render(
@@ -92,7 +100,7 @@ class ChatTemplate:
                 add_generation_prompt=generation_prompt,
                 enable_thinking=thinking,
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except _TEMPLATE_FAILURES as error:
             raise ConfigError(f"the checkpoint's chat template failed: {error}") from error
         pieces = _MARK_PATTERN.split(rendered)
         if any(mark in text for text in pieces[::2] for mark in "\ue000\ue001"):
@@ -143,6 +151,13 @@ class ChatTemplate:
             self._release(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
         return self._hold(text)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 ({error})") from error
 
 
 def _raise_exception(message: str) -> None:

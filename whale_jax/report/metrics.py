@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,9 @@ class MetricsWriter:
     """Appends scalar metrics to `<run_dir>/metrics.jsonl` and to TensorBoard."""
 
     def __init__(self, run_dir: Path):
-        self._file = open(  # noqa: SIM115 - open as long as the run
-            run_dir / "metrics.jsonl", "a", encoding="utf-8"
-        )
+        path = run_dir / "metrics.jsonl"
+        _drop_half_a_line(path)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self._board = SummaryWriter(str(run_dir / "tensorboard"))
 
     def write(self, kind: str, step: int, values: Mapping[str, float | int | str | None]) -> None:
@@ -40,3 +41,11 @@ class MetricsWriter:
         """Flushes both."""
         self._file.close()
         self._board.close()
+
+
+def _drop_half_a_line(path: Path) -> None:
+    """Cuts off what a kill or a full disk left of a line, so that the next one stands by itself."""
+    if path.exists():
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)

@@ -42,6 +42,8 @@ BAD_ROWS = {
     "not an object": b"[1]",
     "not UTF-8": b'{"q": "\xff"}',
     "too deep": b'{"q": ' + b"[" * 100_000 + b"}",
+    "lone surrogate in a text": b'{"q": "a \\ud800 b"}',
+    "lone surrogate in an id": b'{"q": "two", "id": "\\uDC00"}',
     "parser refuses": {"a": "no question"},
     "same id": {"q": "other", "id": "1"},
     "same content": {"q": " ONE ", "id": "9"},
@@ -53,6 +55,11 @@ def test_a_bad_row_is_named_by_line_and_refuses_the_file(tmp_path, bad):
     path = write(tmp_path / "t.jsonl", {"q": "one", "id": "1"}, bad)
     with pytest.raises(TaskError, match=r"1 of 2 rows are bad.*t\.jsonl:2: "):
         load(path)
+
+
+def test_an_escaped_pair_is_text(tmp_path):
+    loaded = load(write(tmp_path / "t.jsonl", b'{"q": "a \\ud83d\\ude00 b"}'))
+    assert loaded.tasks[0].inputs["q"] == "a \N{GRINNING FACE} b"
 
 
 def test_bad_rows_within_the_allowed_share_are_left_out_and_reported(tmp_path):

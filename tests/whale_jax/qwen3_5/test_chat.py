@@ -201,6 +201,8 @@ def test_unusable_tokenizers_are_refused(tokenizer_json, template, change, messa
         ("{{ messages[0].content[1:] }}<|im_start|>user\n", "cuts or changes"),
         ("no turns", "generation prompt"),
         ("{{ raise_exception('not today') }}", "not today"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "recursion"),
     ],
 )
 def test_unusable_templates_are_refused(tokenizer_json, source, message):
@@ -218,4 +220,21 @@ def test_reads_a_directory_in_both_layouts(tmp_path, tokenizer_json, template, c
     assert ChatCodec.from_dir(tmp_path).template_sha256 != codec.template_sha256
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        ChatCodec.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"\xff\xfe", "tokenizer.json: not UTF-8"),
+        ("chat_template.jinja", b"\xff\xfe", "chat_template.jinja: not UTF-8"),
+        ("tokenizer_config.json", b"\xff\xfe", "tokenizer_config.json: not UTF-8"),
+        ("tokenizer_config.json", b"{", "tokenizer_config.json: not valid JSON"),
+        ("tokenizer_config.json", b"[]", "no chat_template.jinja"),
+    ],
+)
+def test_damaged_files_of_a_directory_are_named(tmp_path, tokenizer_json, name, content, message):
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(message)):
         ChatCodec.from_dir(tmp_path)

@@ -166,6 +166,13 @@ def test_every_wrong_tensor_is_listed(checkpoint, fields, tmp_path):
     ]
 
 
+def test_values_that_are_not_finite_are_refused(checkpoint, fields, tmp_path):
+    arrays = tensors(checkpoint)
+    arrays["model.norm.weight"] = np.full_like(arrays["model.norm.weight"], np.nan)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds values that are not finite"):
+        load_checkpoint(write(tmp_path / "nan", arrays, fields))
+
+
 def test_config_errors_come_before_tensors(checkpoint, fields, tmp_path):
     with pytest.raises(ConfigError, match="hidden_act"):
         load_checkpoint(write(tmp_path / "c", tensors(checkpoint), fields | {"hidden_act": "gelu"}))
@@ -184,6 +191,8 @@ def damaged(data: bytes, kind: str) -> bytes:
         return struct.pack("<Q", 1 << 40) + data[8:]
     if kind == "header is not JSON":
         return data[:8] + b"?" * length + data[8 + length :]
+    if kind == "header too deep":
+        return struct.pack("<Q", 200_000) + b"[" * 200_000
     if kind == "wrong shape":
         header["model.norm.weight"]["shape"] = [64]
     elif kind == "overlap":
@@ -202,6 +211,7 @@ DAMAGES = [
     "empty",
     "header longer than the file",
     "header is not JSON",
+    "header too deep",
     "wrong shape",
     "overlap",
     "negative",
@@ -231,6 +241,8 @@ def lying(index: dict, kind: str) -> dict:
         weights[first] = "model-00009-of-00002.safetensors"
     elif kind == "another folder":
         weights[first] = "../x.safetensors"
+    elif kind == "a number for a name":
+        weights[first] = 3
     elif kind == "another suffix":
         weights[first] = "model.bin"
     elif kind == "a tensor in the wrong shard":
@@ -249,6 +261,7 @@ def lying(index: dict, kind: str) -> dict:
         "a shard that is not there",
         "another folder",
         "another suffix",
+        "a number for a name",
         "a tensor in the wrong shard",
         "a tensor left out",
         "no map",

@@ -40,6 +40,15 @@ def test_metrics_are_appended_line_by_line(tmp_path):
     assert lines[0]["grad_norm"] == "inf"
 
 
+def test_half_a_line_of_a_killed_job_is_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"ste')
+    writer = MetricsWriter(tmp_path)
+    writer.write("weight", 2, {})
+    writer.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
 def test_the_picture_of_a_run_and_of_its_start(tmp_path):
     points = [Point(0, 0.2, 0.1, 0.3), Point(100, 0.5, 0.4, 0.6)]
     draw(

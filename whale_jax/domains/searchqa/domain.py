@@ -25,6 +25,7 @@ from whale_jax.domains.task import (
     RowError,
     Split,
     Task,
+    TaskError,
     canonical_json,
     check_disjoint,
     load_tasks,
@@ -111,7 +112,7 @@ def parse_row(row: Mapping[str, Any]) -> ParsedTask:
     """A row in the layout of the public sets: `question`, and `golden_answers` or `answers`, a text or a list of texts.
 
     Raises:
-        RowError: the question or every answer is missing or empty.
+        RowError: the question or every answer is missing or empty, or the id is no string or whole number.
     """
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
@@ -124,6 +125,8 @@ def parse_row(row: Mapping[str, Any]) -> ParsedTask:
     if not usable:
         raise RowError("`golden_answers` holds no answer that is not empty")
     row_id = row.get("id")
+    if row_id is not None and (not isinstance(row_id, str | int) or isinstance(row_id, bool)):
+        raise RowError("`id` must be a string or a whole number")
     return ParsedTask({"question": question.strip()}, {"answers": usable}, None if row_id is None else str(row_id))
 
 
@@ -160,9 +163,11 @@ def load(
     check_disjoint(splits, allow_overlap=allow_overlap)
     corpus, bad_documents = load_corpus(folder / "corpus.jsonl", max_bad_rows=max_bad_rows)
     bad_rows += bad_documents
-    return SearchQA(
-        splits, Bm25Retriever(corpus), count_tokens, PAPER_BUDGETS, _data_hash(splits, corpus), bad_rows=bad_rows
-    )
+    try:
+        retriever = Bm25Retriever(corpus)
+    except ValueError as error:
+        raise TaskError(f"{folder / 'corpus.jsonl'}: {error}") from error
+    return SearchQA(splits, retriever, count_tokens, PAPER_BUDGETS, _data_hash(splits, corpus), bad_rows=bad_rows)
 
 
 @functools.cache

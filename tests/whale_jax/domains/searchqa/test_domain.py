@@ -74,6 +74,17 @@ def test_bad_rows_and_overlaps_stop_the_run(tmp_path):
         load_domain("searchqa", task_dir=write_folder(tmp_path / "corpus", corpus='{"id": 1}\n'))
 
 
+def test_a_corpus_without_words_stops_the_run(tmp_path):
+    with pytest.raises(TaskError, match=r"corpus\.jsonl: .* words in it"):
+        load_domain("searchqa", task_dir=write_folder(tmp_path / "data", corpus='{"id": 1, "contents": "!!!"}\n'))
+
+
+@pytest.mark.parametrize("bad_id", [True, 1.5, [1], {}])
+def test_an_id_that_is_no_name_is_a_bad_row(tmp_path, bad_id):
+    with pytest.raises(TaskError, match=r"test\.jsonl:1: `id` must be"):
+        load_domain("searchqa", task_dir=write_folder(tmp_path / "data", test=row(3, id=bad_id)))
+
+
 def test_a_verdict_takes_no_other_reward():
     with pytest.raises(ValueError, match="a reward is"):
         Verdict(0.5, None, "")  # pyright: ignore[reportArgumentType]
