@@ -243,14 +243,11 @@ class Archive:
             if candidate is None or candidate.hash != slot.hash:
                 state = "missing" if candidate is None else "changed"
                 raise ArchiveError(f"{path}: candidate {slot.candidate} is {state}; restore it from a copy")
-<<<<<<< HEAD
         if record.confirmation is not None:
             evidence = self._confirmation_path(record.iteration)
             _check_hash(evidence, _read(evidence), record.confirmation.hash)
-=======
         if record.incumbent not in self._candidates:
             raise ArchiveError(f"{path}: its incumbent {record.incumbent!r} is no candidate; restore it from a copy")
->>>>>>> breaker
         return record
 
 

@@ -6,29 +6,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from harness_search import search
-<<<<<<< HEAD
 from harness_search.accept import AcceptRule, ArchiveMax, Paired
-=======
-from harness_search.accept import AcceptRule, archive_max
->>>>>>> breaker
 from harness_search.archive import Archive
 from harness_search.audit import Answers, audit
 from harness_search.records import IterationRecord
 from harness_search.scoring import Arm, Outcome
-<<<<<<< HEAD
 from harness_search.tables import summary
 from whale_jax.config import SearchSettings
 from whale_jax.domains.task import Task
-=======
 from whale_jax.journal import JournalError, canonical
->>>>>>> breaker
 from whale_jax.pair import Pair
 from whale_jax.rollout.runner import EpisodeRequest
 from whale_jax.run import Run
 from whale_jax.schedule import SearchSignals
-
-_RULES: Mapping[str, AcceptRule] = {"archive_max": archive_max}
-"""By the names that `--acceptance` takes."""
 
 
 async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
@@ -83,11 +73,7 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
         candidates=run.config.search.candidates,
         stop=lambda signals: run.schedule.after_iteration(SearchSignals(signals.best_scores, 0)).stop,
         validate=run.validator,
-<<<<<<< HEAD
         rule=acceptance(run.config.search),
-=======
-        rule=_RULES[run.config.search.acceptance],
->>>>>>> breaker
         tag=run.score_tag(pair),
         max_rollouts=run.rollouts_left,
         seed=proposer_seed(run.config.run.seed, cycle),

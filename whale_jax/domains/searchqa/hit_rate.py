@@ -1,8 +1,8 @@
 """How often retrieval found what the answer needs: the behaviour metric of this domain (PAPER section 6).
 
 An episode *hits* when an accepted answer stands, as whole words, in a tool response that the model read, edited by the
-harness or not. Nothing else is searched: comparisons name their answers in the question. Tasks whose answers say nothing
-by standing somewhere, such as yes and no, are left out.
+harness or not. Nothing else is searched: comparisons name their answers in the question. Tasks whose answers say
+nothing by standing somewhere, such as yes and no, are left out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def hit_rate(traces: Iterable[Trace], tasks: Mapping[str, Task], codec: Codec) -
 
 
 def tool_texts(chat: ChatTrace, codec: Codec) -> list[str]:
-    """The tool responses that the model read in one conversation. Control ids mark them, so text cannot pass for one."""
+    """The tool responses that the model read in one conversation. Control ids mark them: text cannot pass for one."""
     texts: list[str] = []
     inside: list[int] | None = None
     for token in chat.ids:

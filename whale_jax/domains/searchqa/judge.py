@@ -156,11 +156,11 @@ class LlmJudge:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
-            model: what is asked.
-            template: the prompt with its placeholders (see `read_template`); None takes this project's.
-            cache: verdicts that are kept; None keeps none beyond the requests in flight.
-            settings: tries and concurrency.
-            sleep: waits between tries.
+        model: what is asked.
+        template: the prompt with its placeholders (see `read_template`); None takes this project's.
+        cache: verdicts that are kept; None keeps none beyond the requests in flight.
+        settings: tries and concurrency.
+        sleep: waits between tries.
         """
         self._model = model
         self._template = default_template() if template is None else template
