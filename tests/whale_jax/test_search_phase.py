@@ -69,8 +69,8 @@ def make_run(directory, proposer):
     async def validate(source, known):
         return []
 
-    async def stream(pair, requests):
-        async for trace in runner.run(pair.harness, requests):
+    async def stream(step, harness, requests):
+        async for trace in runner.run(harness, requests):
             yield trace
 
     nothing = lambda *args, **kwargs: None  # noqa: E731
