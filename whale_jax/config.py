@@ -54,7 +54,7 @@ def setting(
 class RunSettings:
     """Where a run lives and what it is called."""
 
-    domain: Literal["searchqa", "math"] = setting("searchqa", "the task domain")
+    domain: Literal["searchqa", "math", "chess"] = setting("searchqa", "the task domain")
     seed: int = setting(0, "seed of the whole run: sampling, task order, proposer", at_least=0)
     run_dir: str | None = setting(None, "run directory; default: a fresh numbered folder under runs/", operational=True)
     stop_after: Literal["never", "weight_phase", "search_phase"] = setting(

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any, cast
 
 DEVICES = 2
 """Host devices, one core each: XLA runs the bodies of scans on one thread, so two halves of a batch go side by side."""
@@ -55,8 +56,8 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
     """
     rate = optax.warmup_cosine_decay_schedule(0.0, PEAK_RATE, WARM_UP_STEPS, steps, PEAK_RATE / 50)
 
-    def dimensions(params: Params) -> Params:
-        def one(path, leaf):
+    def dimensions(params: Any) -> Any:
+        def one(path: Any, leaf: Any) -> Any:
             stacked = optax.contrib.MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1)
             return stacked if path[-1].key in MATRICES else None
 
@@ -67,7 +68,7 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
         weight_decay=0.01,
         adam_b2=0.97,
         adam_learning_rate=rate,
-        muon_weight_dimension_numbers=dimensions,
+        muon_weight_dimension_numbers=cast(Any, dimensions),  # a function of the parameters, as its help says
     )
     return optax.chain(optax.clip_by_global_norm(1.0), muon)
 

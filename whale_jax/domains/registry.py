@@ -9,7 +9,14 @@ from whale_jax.domains.domain import Domain
 from whale_jax.domains.math import domain as math
 from whale_jax.domains.searchqa import domain as searchqa
 
-_LOADERS: dict[str, Callable[..., Domain]] = {"math": math.load, "searchqa": searchqa.load}
+
+def _chess(**options: Any) -> Domain:
+    from whale_jax.domains.chess import domain as chess  # needs an extra that the other domains do without
+
+    return chess.load(**options)
+
+
+_LOADERS: dict[str, Callable[..., Domain]] = {"chess": _chess, "math": math.load, "searchqa": searchqa.load}
 _RUN_CODE = frozenset({"math"})
 """Domains whose tools run code of the model, and so need a sandbox of their own."""
 
@@ -27,7 +34,7 @@ def load_domain(name: str, *, sandbox: str = "auto", **options: Any) -> Domain:
 
     Raises:
         ValueError: there is no such domain.
-        TaskError: its data cannot be used.
+        TaskError: its data cannot be used, or a package that it needs is not installed.
     """
     if name not in _LOADERS:
         raise ValueError(f"unknown domain {name!r}; known: {', '.join(DOMAIN_NAMES)}")

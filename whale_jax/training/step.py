@@ -8,7 +8,7 @@ Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +97,7 @@ class TrainStep:
         loss_chunk: int = 256,
         remat: bool = True,
         compute_dtype: DTypeLike = jnp.float32,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Any] | None = None,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -108,9 +108,10 @@ class TrainStep:
             loss_chunk: tokens whose logits exist at once.
             remat: recompute each layer in the backward pass instead of keeping its activations.
             compute_dtype: dtype of activations; parameters, gradients and sums are fp32.
-            devices: compute different micro-batches at the same time, each with a copy of the parameters; the state
-                lives on the first. Micro-batch i belongs to lane i mod `LANES`, and lanes are added in their order, so
-                the result has the same bits on any number of devices. Default: one lane, wherever the state is.
+            devices: `jax.Device`s that compute different micro-batches at the same time, each with a copy of the
+                parameters; the state lives on the first. Micro-batch i belongs to lane i mod `LANES`, and lanes are
+                added in their order, so the result has the same bits on any number of devices. Default: one lane,
+                wherever the state is.
         """
         self._config = config
         self._optimizer = optimizer
