@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from harness_search.contract import Budgets, CallRefused, EndReason, EnvResult, EpisodeEnded, ReplyData, ReplyRef
-from whale_jax.domains.domain import DomainEnv
+from whale_jax.domains.domain import DomainEnv, SampledText
 from whale_jax.qwen3_5.chat import Piece, SpecialIds
 from whale_jax.qwen3_5.config import ConfigError
 from whale_jax.rollout.chat_log import ChatLog, sampled_answer, split_thinking
@@ -288,7 +288,7 @@ class Episode:
     def _argument(self, value: Any) -> Any:
         if isinstance(value, ReplyRef):
             reply = self._reply(value.id)
-            return self.answer_text((reply.chat, reply.turn)) or ""
+            return SampledText(self.answer_text((reply.chat, reply.turn)) or "")
         return value
 
     def _chat(self, chat: int) -> ChatLog:

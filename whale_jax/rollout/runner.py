@@ -13,7 +13,7 @@ from functools import partial
 from harness_search.contract import Budgets, EndReason, TaskView
 from harness_search.sandbox.backends import Backend
 from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker, Limits
-from whale_jax.domains.domain import Domain, VerifierProtocol
+from whale_jax.domains.domain import Domain, DomainEnv, JudgedEnv, VerifierProtocol
 from whale_jax.domains.task import Task
 from whale_jax.domains.verdict import Verdict
 from whale_jax.rollout.episode import Codec, Episode
@@ -178,10 +178,11 @@ class RolloutRunner:
         """One attempt from start to teardown, under a hard deadline. What comes late is nobody's any more."""
         task, seed = request.task, self._run_seed
         place = (request.purpose, request.cycle, request.step, task.id, request.sample)
+        env = self._domain.env(task)
         episode = Episode(
             self._driver,
             self._codec,
-            self._domain.env(task),
+            env,
             budgets=budgets,
             sampling=self._sampling,
             thinking=self._thinking,
@@ -205,7 +206,7 @@ class RolloutRunner:
                 _log.exception("episode %s: a fault of the host", name)
                 outcome = EpisodeOutcome(EndReason.INFRASTRUCTURE, None, f"{type(fault).__name__}: {fault}", 0.0)
             waited = time.monotonic() - started - outcome.harness_seconds
-            return await self._judged(request, episode, _blamed(outcome, waited, budgets.wall_seconds))
+            return await self._judged(request, env, episode, _blamed(outcome, waited, budgets.wall_seconds))
 
         life = asyncio.create_task(live())
         try:
@@ -221,7 +222,9 @@ class RolloutRunner:
                 life.cancel()
                 await settle(life, self._limits.grace_seconds)
 
-    async def _judged(self, request: EpisodeRequest, episode: Episode, outcome: EpisodeOutcome) -> Trace:
+    async def _judged(
+        self, request: EpisodeRequest, env: DomainEnv, episode: Episode, outcome: EpisodeOutcome
+    ) -> Trace:
         """The trace of an episode that has come to its end."""
         end, error = outcome.end, outcome.error
         returned = episode.returned(outcome.reply) if end is None else None
@@ -232,7 +235,7 @@ class RolloutRunner:
             missing = end is EndReason.INFRASTRUCTURE
             verdict = _unscored(error or end.value) if missing else Verdict(0, None, end.value)
             return _trace(request, episode, end, verdict, error=error, harness_seconds=outcome.harness_seconds)
-        verdict = await self._verify(request.task, self._text_to_verify(episode, returned))
+        verdict = await self._verify(request.task, env, self._text_to_verify(episode, returned))
         if episode.exhausted(returned):
             end = EndReason.TOKEN_BUDGET
         elif verdict.scored and verdict.answer is None:
@@ -245,12 +248,13 @@ class RolloutRunner:
         text = episode.answer_text(returned)
         return episode.raw_text(returned) if text is None and self._protocol == "paper" else text
 
-    async def _verify(self, task: Task, text: str | None) -> Verdict:
+    async def _verify(self, task: Task, env: DomainEnv, text: str | None) -> Verdict:
         """The verdict, asked again while it is unscored. In a thread: a verifier may compute, or ask a judge."""
         verdict = _unscored("not verified")
+        ask = env.verify if isinstance(env, JudgedEnv) else partial(self._domain.verify, task)
         for _ in range(self._limits.attempts):
             try:
-                verdict = await asyncio.to_thread(self._domain.verify, task, text, protocol=self._protocol)
+                verdict = await asyncio.to_thread(ask, text, protocol=self._protocol)
             except Exception as fault:  # missing data, never a 0
                 _log.exception("task %s: the verifier failed", task.id)
                 verdict = _unscored(f"the verifier failed: {type(fault).__name__}: {fault}")
