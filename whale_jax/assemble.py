@@ -126,7 +126,13 @@ def read_parts(config: RunConfig) -> Parts:
         codec=codec,
         harness=harness,
         backend=backend,
-        inputs=Inputs(domain.data_hash, hashlib.sha256(harness.encode()).hexdigest(), weights, tokenizer),
+        inputs=Inputs(
+            data=domain.data_hash,
+            harness=hashlib.sha256(harness.encode()).hexdigest(),
+            weights=weights,
+            tokenizer=tokenizer,
+            template=codec.template_sha256,
+        ),
     )
 
 
