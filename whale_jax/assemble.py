@@ -88,7 +88,8 @@ def read_parts(config: RunConfig) -> Parts:
         raise ConfigError(str(error)) from error
     harness = read_harness(config.model.harness) if config.model.harness else domain.h0
     splits = {split: _limited(domain, split, config) for split in Split}
-    if config.rollout.prompts_per_step > len(splits[Split.WEIGHT]):
+    trains = config.schedule.schedule != "harness_only"
+    if trains and config.rollout.prompts_per_step > len(splits[Split.WEIGHT]):
         raise ConfigError(
             f"--prompts_per_step={config.rollout.prompts_per_step}: the weight split holds {len(splits[Split.WEIGHT])} "
             "tasks, and those of a step are all different; lower it, or give more tasks"

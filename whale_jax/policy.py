@@ -134,8 +134,8 @@ class Policy:
 
     def _restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         state, meta = self._checkpoints.restore(step, like)
-        expected = self._committed.get(step, meta["weights"])
-        if meta["weights"] != expected:
+        expected = self._committed.get(step)
+        if expected is not None and meta["weights"] != expected:
             raise CheckpointError(
                 f"{self._checkpoints.directory / str(step)} is another run's: it holds weights "
                 f"{meta['weights'][:12]}, the journal has {expected[:12]} for this step; restore it from a copy"
