@@ -1,5 +1,6 @@
 """From settings to a run: every input is read and checked first, then the heavy parts are built."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -11,11 +12,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from harness_search.contract import Budgets, CallRefused, TaskView, ToolCallData, check_source, read_info
+from harness_search.contract import (
+    Budgets,
+    CallRefused,
+    HarnessError,
+    TaskView,
+    ToolCallData,
+    check_source,
+    read_info,
+)
 from harness_search.proposers import build
 from harness_search.proposers.base import Proposer, ProposerSettingsError
 from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.sandbox.scripted import ScriptedHost
+from harness_search.sandbox.worker import HarnessWorker
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.domain import Domain
@@ -78,14 +88,31 @@ def read_parts(config: RunConfig) -> Parts:
         raise ConfigError(str(error)) from error
     harness = read_harness(config.model.harness) if config.model.harness else domain.h0
     splits = {split: _limited(domain, split, config) for split in Split}
+    trains = config.schedule.schedule != "harness_only"
+    if trains and config.rollout.prompts_per_step > len(splits[Split.WEIGHT]):
+        raise ConfigError(
+            f"--prompts_per_step={config.rollout.prompts_per_step}: the weight split holds {len(splits[Split.WEIGHT])} "
+            "tasks, and those of a step are all different; lower it, or give more tasks"
+        )
     try:
         backend = detect(config.rollout.sandbox)
+        if config.model.harness:
+            asyncio.run(_load_once(harness, backend))
     except SandboxUnavailable as error:
         raise ConfigError(f"--sandbox={config.rollout.sandbox}: {error}") from error
+    except HarnessError as error:
+        raise ConfigError(f"--harness={config.model.harness} does not load in the sandbox: {error}") from error
     try:
         model_config, params = load_checkpoint(directory)
     except (CheckpointConfigError, CheckpointError, OSError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
+    ids = max(codec.vocab_size, 1 + max(codec.control_ids))
+    if ids > model_config.vocab_size:
+        raise ConfigError(
+            f"--checkpoint={directory}: tokenizer.json has {ids} ids, the model embeds {model_config.vocab_size}; "
+            "the tokenizer is another model's"
+        )
+    _replica_devices(config.rollout.replicas)
     weights = fingerprint(params)
     tokenizer = hashlib.sha256((directory / "tokenizer.json").read_bytes()).hexdigest()
     return Parts(
@@ -100,7 +127,13 @@ def read_parts(config: RunConfig) -> Parts:
         codec=codec,
         harness=harness,
         backend=backend,
-        inputs=Inputs(domain.data_hash, hashlib.sha256(harness.encode()).hexdigest(), weights, tokenizer),
+        inputs=Inputs(
+            data=domain.data_hash,
+            harness=hashlib.sha256(harness.encode()).hexdigest(),
+            weights=weights,
+            tokenizer=tokenizer,
+            template=codec.template_sha256,
+        ),
     )
 
 
@@ -223,6 +256,12 @@ def read_harness(path: str) -> str:
     return source
 
 
+async def _load_once(source: str, backend: Backend) -> None:
+    """Runs a harness file's top level in the sandbox; raises HarnessError or SandboxUnavailable."""
+    async with await HarnessWorker.start(source, backend=backend):
+        pass
+
+
 def episode_budgets(config: RunConfig) -> Budgets:
     """What one episode may use."""
     rollout = config.rollout
@@ -274,7 +313,9 @@ def _limited(domain: Domain, split: Split, config: RunConfig) -> Sequence[Task]:
     limit = getattr(config.data, f"{split.value}_tasks")
     tasks = domain.tasks(split)
     if limit > len(tasks):
-        raise ConfigError(f"--{split.value}_tasks={limit}: the {split.value} split holds {len(tasks)} tasks")
+        raise ConfigError(
+            f"--{split.value}_tasks={limit}: the {split.value} split holds {len(tasks)} tasks; 0 takes all of them"
+        )
     return tasks[:limit] if limit else tasks
 
 

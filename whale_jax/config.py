@@ -69,12 +69,12 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """The policy and the initial harness."""
+    """The policy and the initial harness. What a run depends on is their content, which is hashed, not their paths."""
 
     checkpoint: str | None = setting(
-        None, "Hugging Face folder of the initial policy; default: the embedded demo model"
+        None, "Hugging Face folder of the initial policy; default: the embedded demo model", operational=True
     )
-    harness: str | None = setting(None, "file of the initial harness; default: the domain's h0")
+    harness: str | None = setting(None, "file of the initial harness; default: the domain's h0", operational=True)
     compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "dtype of activations and of serving weights")
     remat: bool = setting(True, "recompute each layer in the backward pass instead of keeping its activations")
 
@@ -87,11 +87,12 @@ class DataSettings:
         None,
         "folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (SearchQA: corpus.jsonl too); "
         "default: demo tasks",
+        operational=True,
     )
     max_bad_rows: float = setting(
         0.0, "share of unreadable rows of a task file above which a run does not start", at_least=0
     )
-    allow_overlap: bool = setting(False, "let splits share tasks (the paper's Math setting)")
+    allow_overlap: bool = setting(False, "let D_weight and D_harness share tasks (the paper's Math setting)")
     weight_tasks: int = setting(384, "tasks of D_weight that are used (the first by hash order); 0: all", at_least=0)
     harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
     validation_tasks: int = setting(96, "validation tasks that are used; 0: all", at_least=0)
@@ -289,6 +290,9 @@ class RunConfig:
                 if value not in choices:
                     yield f"--{spec.name} must be one of {', '.join(choices)}, got {value!r}"
                 continue
+            if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+                yield f"--{spec.name} must be UTF-8 text, got {value!r}"
+                continue
             if isinstance(value, float) and not math.isfinite(value):
                 yield f"--{spec.name} must be a finite number, got {value}"
                 continue
@@ -345,14 +349,21 @@ def value_type(spec: dataclasses.Field) -> tuple[Any, bool]:
 
 
 def fresh_run_dir(root: Path = Path("runs")) -> Path:
-    """The next unused numbered folder, created: runs/0000, runs/0001, …"""
-    root.mkdir(parents=True, exist_ok=True)
-    taken = [int(path.name) for path in root.iterdir() if path.name.isdigit()]
-    number = max(taken, default=-1) + 1
-    while True:
-        try:
-            (root / f"{number:04d}").mkdir()
-        except FileExistsError:
-            number += 1
-            continue
-        return root / f"{number:04d}"
+    """The next unused numbered folder, created: runs/0000, runs/0001, …
+
+    Raises:
+      ConfigError: it cannot be created.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        taken = [int(path.name) for path in root.iterdir() if path.name.isdecimal()]
+        number = max(taken, default=-1) + 1
+        while True:
+            try:
+                (root / f"{number:04d}").mkdir()
+            except FileExistsError:
+                number += 1
+                continue
+            return root / f"{number:04d}"
+    except OSError as error:
+        raise ConfigError(f"{root.absolute()}: cannot be written ({error.strerror}); name a --run_dir") from error

@@ -41,6 +41,9 @@ def parse(argv: Sequence[str], values: flags.FlagValues) -> RunConfig:
         rest = values(list(argv))
     except flags.Error as error:
         raise ConfigError(_placed(re.sub(r"\s+", " ", str(error)), argv)) from error
+    except UnicodeDecodeError as error:
+        files = ", ".join(arg for arg in argv[1:] if "flagfile" in arg)
+        raise ConfigError(f"{files}: not UTF-8 ({error})") from error
     if len(rest) > 1:
         raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
     names = [spec.name for _, spec in all_settings()]

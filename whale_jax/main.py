@@ -1,7 +1,8 @@
 """The main job: `python -m whale_jax.main [--flagfile=configs/…] [flags]`. Without flags it is the SearchQA demo.
 
-Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input; 3 infrastructure (the run stands at
-its last commit, the same command goes on); 4 training diverged; 130 interrupted. Anything else is a fault.
+Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input, a damaged run directory included; 3
+infrastructure, a full disk included (the run stands at its last commit, the same command goes on); 4 training diverged;
+130 interrupted. Anything else is a fault.
 """
 
 import asyncio
@@ -15,21 +16,35 @@ import jax
 from absl import flags as absl_flags
 from rich.console import Console
 
+from harness_search.archive import ArchiveError
+from harness_search.contract import HarnessError
 from harness_search.proposers.base import ProposerUnreachable
 from harness_search.proposers.session_log import SessionRecordError
-from harness_search.sandbox.backends import BackendName
+from harness_search.sandbox.backends import BackendName, SandboxUnavailable
 from harness_search.search import SearchInfrastructureError
 from whale_jax import flags
 from whale_jax.alternate import Returned, Stopped, alternate
 from whale_jax.assemble import Parts, assemble, read_parts
 from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
 from whale_jax.domains.task import Split
+from whale_jax.journal import Journal, JournalError
 from whale_jax.qwen3_5.convert import export_checkpoint
 from whale_jax.report import summary as report
 from whale_jax.report.progress import Progress
 from whale_jax.run import InfrastructureError, Run
-from whale_jax.rundir import claim, open_config
+from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
+from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
+
+_GOES_ON_WHEN_MENDED = (
+    CheckpointError,
+    InfrastructureError,
+    OSError,  # a full disk, a folder that became read-only
+    ProposerUnreachable,
+    SandboxUnavailable,
+    SearchInfrastructureError,
+    SessionRecordError,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,16 +61,27 @@ def main(argv: Sequence[str]) -> int:
             return 0
         parts = read_parts(config)
         if dry_run.value:
+            if config.run.run_dir:
+                refuse_inside(Path(config.run.run_dir), parts.initial.directory)
+                look(Path(config.run.run_dir), config, parts.inputs)
             print(_description(parts))
             print(flags.to_flagfile(config), end="")
             return 0
         directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
+        refuse_inside(directory, parts.initial.directory)
         with claim(directory):
             changes = open_config(directory, config, parts.inputs)
+            Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
             return _job(config, parts, directory.resolve(), changes)
-    except ConfigError as error:
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+    except (ConfigError, JournalError) as error:
+        _print_errors(error)
         return 2
+    except OSError as error:  # a full disk
+        _print_errors(error)
+        return 3
+    except KeyboardInterrupt:
+        print("interrupted before the run began", file=sys.stderr)
+        return 130
 
 
 def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -> int:
@@ -71,14 +97,18 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
         with assemble(config, parts, directory, progress) as run:
             if run.journal.entries:
                 progress.say(f"resuming after {len(run.journal.entries)} journal entries")
+            everything = remember(directory, warnings)
             result = asyncio.run(_alternate(run))
-            _finish(run, parts, result, warnings)
+            _finish(run, parts, result, everything)
         return 0
     except Stopped as stop:
         progress.say(f"stopped after a {str(stop).replace('_', ' ')}; the same command goes on from here")
         return 0
-    except (InfrastructureError, SearchInfrastructureError, ProposerUnreachable, SessionRecordError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ArchiveError, HarnessError, JournalError) as error:
+        _print_errors(error)
+        return 2
+    except _GOES_ON_WHEN_MENDED as error:
+        _print_errors(error)
         return 3
     except TrainingDiverged as error:
         print(f"error: {error}; the last checkpoint is intact", file=sys.stderr)
@@ -88,6 +118,10 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
         return 130
     finally:
         progress.close()
+
+
+def _print_errors(error: Exception) -> None:
+    print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
 
 
 async def _alternate(run: Run) -> Returned:

@@ -134,11 +134,11 @@ class Policy:
 
     def _restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         state, meta = self._checkpoints.restore(step, like)
-        expected: str = self._committed.get(step, str(meta["weights"]))
-        if meta["weights"] != expected:
+        expected = self._committed.get(step)
+        if expected is not None and meta["weights"] != expected:
             raise CheckpointError(
                 f"{self._checkpoints.directory / str(step)} is another run's: it holds weights "
-                f"{str(meta['weights'])[:12]}, the journal has {expected[:12]} for this step; restore it from a copy"
+                f"{meta['weights'][:12]}, the journal has {expected[:12]} for this step; restore it from a copy"
             )
         return state, meta
 

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ class Inputs:
     harness: str
     weights: str
     tokenizer: str
+    template: str
+
+
+def refuse_inside(directory: Path, checkpoint: Path) -> None:
+    """Raises ConfigError for a run directory in the checkpoint's folder: an export would copy itself."""
+    if directory.resolve().is_relative_to(checkpoint.resolve()):
+        raise ConfigError(f"--run_dir={directory}: lies in the checkpoint's folder {checkpoint}; name one outside it")
 
 
 @contextlib.contextmanager
@@ -38,11 +46,7 @@ def claim(directory: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-        if foreign and not (directory / "config.json").is_file():
-            raise ConfigError(
-                f"--run_dir={directory}: holds {', '.join(foreign[:3])} and is no run directory; name a fresh one"
-            )
+        _refuse_foreign(directory)
         lock = open(directory / ".lock", "w")  # noqa: SIM115 - held until the context ends
     except OSError as error:
         raise ConfigError(f"--run_dir={directory}: cannot be written: {error.strerror or error}") from error
@@ -73,10 +77,7 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
     if not path.exists():
         write_once(path, canonical(record))
         return []
-    try:
-        old = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}); the run directory is damaged") from error
+    old = _read_record(path)
     defaults = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]}
     before = {**defaults, **old["settings"]}  # a run made before a setting existed had its default
     differences = [
@@ -89,11 +90,12 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
         "harness": "the initial harness",
         "weights": "the checkpoint",
         "tokenizer": "the tokenizer",
+        "template": "the chat template",
     }
     differences += [
-        f"{names[name]} changed (SHA-256 was {old['inputs'][name][:12]}, is {value[:12]})"
+        f"{names[name]} changed (SHA-256 was {str(old['inputs'][name])[:12]}, is {value[:12]})"
         for name, value in dataclasses.asdict(inputs).items()
-        if old["inputs"][name] != value
+        if old["inputs"].get(name, value) != value
     ]
     if differences:
         raise ConfigError(
@@ -102,6 +104,54 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
             + ". Use a fresh run directory, or the settings that it was started with"
         )
     return _changes(old["environment"], record["environment"])
+
+
+def look(directory: Path, config: RunConfig, inputs: Inputs) -> None:
+    """Checks a run directory as `claim` and `open_config` do, and writes nothing.
+
+    Raises:
+      ConfigError: as they do.
+    """
+    there = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"--run_dir={directory}: cannot be written: {there} is no folder that may be written")
+    if there == directory:
+        _refuse_foreign(directory)
+        if (directory / "config.json").exists():
+            open_config(directory, config, inputs)
+
+
+def _refuse_foreign(directory: Path) -> None:
+    foreign = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    if (directory / "config.json").is_file():
+        _read_record(directory / "config.json")
+    elif foreign:
+        raise ConfigError(
+            f"--run_dir={directory}: holds {', '.join(foreign[:3])} and is no run directory; name a fresh one"
+        )
+
+
+def remember(directory: Path, warnings: Sequence[str]) -> list[str]:
+    """Adds a job's warnings to those of the run's earlier jobs, and returns them all: a report rests on every job."""
+    path = directory / "warnings.txt"
+    earlier = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    fresh = [warning for warning in warnings if warning not in earlier]
+    if fresh:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{warning}\n" for warning in fresh)
+    return [*earlier, *fresh]
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """The config.json of a run; raises ConfigError for one that is damaged or something else's."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON ({error}); the run directory is damaged") from error
+    parts = ("settings", "inputs", "environment")
+    if not isinstance(record, dict) or not all(isinstance(record.get(part), dict) for part in parts):
+        raise ConfigError(f"{path}: is not the record of a run; name a fresh --run_dir")
+    return record
 
 
 def _shown(value: Any) -> str:

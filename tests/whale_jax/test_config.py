@@ -42,6 +42,7 @@ def test_flagfile_round_trip(tmp_path):
         (["--weight_phase_epochs=-1"], "--weight_phase_epochs must be > 0, got -1.0"),
         (["--learning_rate=nan"], "--learning_rate must be a finite number, got nan"),
         (["--weight_budget_epochs=inf"], "--weight_budget_epochs must be a finite number, got inf"),
+        (["--run_dir=/tmp/\udcff"], "--run_dir must be UTF-8 text, got '/tmp/\\udcff'"),
         (["--max_len=16"], "--extend_chunk must be <= --max_len (16), got 32"),
         (["--top_p=1.5"], "--top_p must be <= 1"),
         (["--row_len=100"], "--row_len must be >= --max_len"),
@@ -87,4 +88,18 @@ def test_unknown_values_are_refused():
 def test_run_directories_are_numbered(tmp_path):
     assert [fresh_run_dir(tmp_path).name for _ in range(3)] == ["0000", "0001", "0002"]
     (tmp_path / "notes").mkdir()
+    (tmp_path / "²").mkdir()
     assert fresh_run_dir(tmp_path).name == "0003"
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ConfigError, match=r"runs: cannot be written .* --run_dir"):
+        fresh_run_dir(tmp_path / "runs")
+
+
+def test_a_flagfile_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "x.flags"
+    path.write_bytes(b"\xff\xfe--seed=1\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        parse(f"--flagfile={path}")

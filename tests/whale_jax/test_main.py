@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from whale_jax.assemble import checkpoint_directory
+from whale_jax.assemble import checkpoint_directory, read_parts
+from whale_jax.config import RunConfig
 from whale_jax.main import main
+from whale_jax.rundir import open_config
 
 H0_BROKEN = "TOOLS = []\nimport socket\n\ndef run(task, model):\n    return None\n"
 
@@ -52,6 +54,8 @@ def test_help_names_every_group(capsys):
         (["--checkpoint=/nowhere"], "--checkpoint=/nowhere: no config.json there"),
         (["--harness=/nowhere/h.py"], "--harness=/nowhere/h.py: cannot be read"),
         (["--weight_tasks=100000"], "--weight_tasks=100000: the weight split holds"),
+        (["--weight_tasks=9", "--prompts_per_step=10"], "--prompts_per_step must be <= --weight_tasks (9)"),
+        (["--replicas=1000"], "--replicas=1000: this machine has"),
         (["--task_dir=/nowhere"], "/nowhere/weight.jsonl: cannot be read"),
         (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
     ],
@@ -67,6 +71,58 @@ def test_a_harness_that_breaks_the_contract(capsys, tmp_path):
     assert f"--harness={path} does not obey the harness contract" in message
     assert "socket" in message
     assert "async def run(task, model, env)" in message
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("raise SystemExit(1)\n", "SystemExit"),
+        ("__import__('os')\n", "os"),
+        ("run = 3\n", "run"),
+        ("return 3\n", "return"),
+    ],
+)
+def test_a_harness_that_does_not_load(capsys, tmp_path, tail, message):
+    path = tmp_path / "h.py"
+    path.write_text("async def run(task, model, env):\n    return await model.chat().reply()\n" + tail)
+    printed = refused(capsys, f"--harness={path}")
+    assert printed.startswith(f"error: --harness={path} does not load in the sandbox: ")
+    assert message in printed
+
+
+def test_a_tokenizer_of_another_model(capsys, tmp_path):
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint_directory(None), copy)
+    tokenizer = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    added = tokenizer["added_tokens"]
+    added.append({**added[0], "id": 1536, "content": "<|extra|>"})
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    assert "tokenizer.json has 1537 ids, the model embeds 1536" in refused(capsys, f"--checkpoint={copy}")
+
+
+def test_a_folder_with_another_config_json_is_left_alone(capsys, tmp_path):
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint_directory(None), copy)
+    before = sorted(path.name for path in copy.iterdir())
+    assert "is not the record of a run" in refused(capsys, f"--run_dir={copy}")
+    assert sorted(path.name for path in copy.iterdir()) == before
+
+
+def test_a_full_disk_is_one_line_and_another_status(capsys, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert main(["main", f"--run_dir={tmp_path / 'run'}"]) == 3
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
+
+
+def test_a_damaged_journal_is_named_before_anything_heavy(capsys, tmp_path):
+    config = RunConfig()
+    (tmp_path / "journal").mkdir()
+    open_config(tmp_path, config, read_parts(config).inputs)
+    (tmp_path / "journal" / "000000.json").write_text("{")
+    assert "000000.json: not JSON" in refused(capsys, f"--run_dir={tmp_path}")
 
 
 def test_a_truncated_checkpoint(capsys, tmp_path):
@@ -100,8 +156,16 @@ def test_bad_rows_are_named_by_line(capsys, tmp_path):
     assert "weight.jsonl:2: not JSON" in message
     assert "weight.jsonl:3: " in message
     arguments = ["main", "--dry_run", f"--task_dir={tmp_path / 'tasks'}", "--max_bad_rows=0.5", *LIMITS]
+    arguments.append("--prompts_per_step=2")
     assert main(arguments) == 0
     assert "2 bad rows left out" in capsys.readouterr().out
+
+
+def test_a_step_needs_different_tasks(capsys, tmp_path):
+    write_tasks(tmp_path / "tasks")
+    message = refused(capsys, f"--task_dir={tmp_path / 'tasks'}", *LIMITS)
+    assert "--prompts_per_step=24: the weight split holds 4 tasks" in message
+    assert "0 takes all" in refused(capsys, f"--task_dir={tmp_path / 'tasks'}")
 
 
 def test_overlapping_splits_are_refused(capsys, tmp_path):
@@ -114,6 +178,19 @@ def test_a_run_directory_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     message = refused(capsys, f"--run_dir={tmp_path / 'file' / 'run'}")
     assert f"--run_dir={tmp_path / 'file' / 'run'}: cannot be written" in message
+
+
+def test_a_dry_run_looks_at_the_run_directory_too(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(capsys, "--dry_run", f"--run_dir={tmp_path / 'file' / 'run'}")
+    assert "is no run directory" in refused(capsys, "--dry_run", f"--run_dir={tmp_path}")
+    run = tmp_path / "run"
+    run.mkdir()
+    config = RunConfig()
+    open_config(run, config, read_parts(config).inputs)
+    assert "--seed was 0, is 3" in refused(capsys, "--dry_run", f"--run_dir={run}", "--seed=3")
+    assert main(["main", "--dry_run", f"--run_dir={run}"]) == 0
+    assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
 def test_somebody_elses_folder_is_left_alone(capsys, tmp_path):

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from whale_jax.config import ConfigError, RunConfig
-from whale_jax.rundir import Inputs, claim, open_config
+from whale_jax.rundir import Inputs, claim, open_config, refuse_inside, remember
 
-INPUTS = Inputs(data="d", harness="h", weights="w", tokenizer="t")
+INPUTS = Inputs(data="d", harness="h", weights="w", tokenizer="t", template="c")
 
 
 def with_seed(seed):
@@ -58,3 +58,42 @@ def test_a_damaged_record_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="damaged"):
         open_config(tmp_path, RunConfig(), INPUTS)
+    with pytest.raises(ConfigError, match="damaged"), claim(tmp_path):
+        pass
+
+
+def test_somebody_elses_config_json_makes_no_run_directory(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5_text"}')
+    with pytest.raises(ConfigError, match="is not the record of a run"), claim(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_warnings_of_every_job_are_kept_once_each(tmp_path):
+    assert remember(tmp_path, []) == []
+    assert list(tmp_path.iterdir()) == []
+    assert remember(tmp_path, ["--sandbox=none: …"]) == ["--sandbox=none: …"]
+    assert remember(tmp_path, ["jax was 1, is 2"]) == ["--sandbox=none: …", "jax was 1, is 2"]
+    assert remember(tmp_path, ["--sandbox=none: …"]) == ["--sandbox=none: …", "jax was 1, is 2"]
+
+
+def test_a_run_directory_in_the_checkpoint_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    for inside in ("model", "model/runs/0000", "link/run"):
+        with pytest.raises(ConfigError, match="lies in the checkpoint's folder"):
+            refuse_inside(tmp_path / inside, tmp_path / "model")
+    refuse_inside(tmp_path / "model-run", tmp_path / "model")
+
+
+def test_another_chat_template_is_another_run(tmp_path):
+    open_config(tmp_path, RunConfig(), INPUTS)
+    with pytest.raises(ConfigError, match="the chat template changed"):
+        open_config(tmp_path, RunConfig(), dataclasses.replace(INPUTS, template="d"))
+
+
+def test_the_same_files_elsewhere_are_the_same_run(tmp_path):
+    base = RunConfig()
+    open_config(tmp_path, base, INPUTS)
+    moved = dataclasses.replace(base, model=dataclasses.replace(base.model, checkpoint="/moved", harness="./h.py"))
+    assert open_config(tmp_path, moved, INPUTS) == []

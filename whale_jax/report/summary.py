@@ -87,10 +87,25 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes summary.json, replacing the one of an earlier job of the same run."""
+    """Writes summary.json, replacing the one of an earlier job of the same run.
+
+    A job that found the run finished did none of its work: the time of the one that finished it stays.
+    """
+    earlier = _read(path)
+    if earlier.get("journal") == content["journal"] and "seconds" in earlier:
+        content = content | {"seconds": earlier["seconds"]}
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     temporary.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An earlier summary; empty if there is none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def print_table(run: Run, result: Returned, console: Console) -> None:
