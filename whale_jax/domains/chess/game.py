@@ -67,7 +67,7 @@ class Game:
     def names(self, text: str) -> str | None:
         """The one move that a text names here, in UCI or, if illegal, as written; None if it is not exactly one."""
         found = moves.named(self._board, text)
-        return found[0].name if len(found) == 1 and found[0].one_move else None
+        return found[0].name if len(found) == 1 and found[0].kind is moves.Kind.MOVE else None
 
     def play(self, text: str, move: str | None = None) -> str:
         """Plays the one move that a reply names, and the opponent's answer.
@@ -96,7 +96,7 @@ class Game:
             return "write one move, as <move>e2e4</move>."
         if len(found) > 1:
             return f"several moves are named: {moves.listed(found)}."
-        if not found[0].one_move:
+        if found[0].kind is not moves.Kind.MOVE:
             return f"{found[0].problem}."
         if move is not None and moves.read(self._board, move).name != found[0].name:
             return f"the reply names {moves.quoted(found[0].name)}, not {moves.quoted(move)}."

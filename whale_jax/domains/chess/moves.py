@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from whale_jax.domains.chess.library import chess
 
@@ -48,6 +49,17 @@ _IN_PROSE = re.compile(
 _BARE_SQUARE = re.compile(r"[a-h][1-8]")
 
 
+class Kind(Enum):
+    """What a spelling is."""
+
+    MOVE = auto()
+    """One move, be it illegal."""
+    AMBIGUOUS = auto()
+    """Several legal moves."""
+    OTHER = auto()
+    """No move in any notation."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """One spelling, read against a position.
@@ -56,13 +68,13 @@ class Reading:
         written: the spelling, without decoration.
         move: the legal move that it means; None when there is none.
         problem: why there is none, for the model to read; None when there is a move.
-        one_move: whether the spelling means one move at all, be it illegal.
+        kind: what the spelling is.
     """
 
     written: str
     move: chess.Move | None
     problem: str | None = None
-    one_move: bool = True
+    kind: Kind = Kind.MOVE
 
     @property
     def name(self) -> str:
@@ -82,7 +94,8 @@ def tagged(text: str) -> list[str]:
 
 
 def named(board: chess.Board, text: str) -> list[Reading]:
-    """The different moves that a reply names, in order of appearance; illegal ones are told apart by their spelling."""
+    """The different moves that a reply names, in order of appearance; illegal ones are told apart by their spelling.
+    What is no move at all (`<move>uci</move>`, said of the form) is listed only when there is nothing else."""
     text = text.rpartition(THINK_END)[2]
     spellings = tagged(text)
     prose = not spellings
@@ -94,7 +107,8 @@ def named(board: chess.Board, text: str) -> list[Reading]:
         if prose and reading.move is None and _BARE_SQUARE.fullmatch(spelling):
             continue  # a square that is talked about
         readings.setdefault(reading.name, reading)
-    return list(readings.values())
+    found = list(readings.values())
+    return [reading for reading in found if reading.kind is not Kind.OTHER] or found
 
 
 def read(board: chess.Board, spelling: str) -> Reading:
@@ -102,7 +116,7 @@ def read(board: chess.Board, spelling: str) -> Reading:
     written = undecorated(spelling)
     shown = quoted(written)
     if not written:
-        return Reading("", None, "there is no move in the tags", one_move=False)
+        return Reading("", None, "there is no move in the tags", Kind.OTHER)
     if written in ("0000", "--", "@@@@"):
         return Reading(written, None, f"{shown}: passing is not a move")
     if uci := _UCI.fullmatch(written):
@@ -149,9 +163,9 @@ def _from_san(board: chess.Board, written: str) -> Reading:
     try:
         move = board.parse_san(written)
     except chess.InvalidMoveError:
-        return Reading(written, None, f"{shown}: this is neither UCI nor SAN", one_move=False)
+        return Reading(written, None, f"{shown}: this is neither UCI nor SAN", Kind.OTHER)
     except chess.AmbiguousMoveError:
-        return Reading(written, None, f"{shown}: several pieces can do this; write it in UCI", one_move=False)
+        return Reading(written, None, f"{shown}: several pieces can do this; write it in UCI", Kind.AMBIGUOUS)
     except chess.IllegalMoveError:
         if castling := _king_steps(board, written):
             return Reading(written, castling)

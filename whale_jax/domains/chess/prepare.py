@@ -111,7 +111,7 @@ def _first_by_hash(source: Path, record: Prepared, digest: Any, *, seed: int, co
     """
     kept: dict[int, tuple[int, Puzzle]] = {}
     heap: list[int] = []  # negated hashes: the largest kept one is on top
-    person = hashlib.blake2b(f"chess/{seed}".encode(), digest_size=16).digest()
+    salt = f"chess/{seed}".encode()
     left_out: Counter[str] = Counter()
     for line, row in read_puzzles(source, digest=digest):
         record.rows += 1
@@ -121,7 +121,7 @@ def _first_by_hash(source: Path, record: Prepared, digest: Any, *, seed: int, co
         if row.solver_moves > MAX_SOLVER_MOVES:
             left_out[f"more than {MAX_SOLVER_MOVES} solver moves"] += 1
             continue
-        key = int.from_bytes(hashlib.blake2b(row.placement.encode(), digest_size=8, key=person).digest(), "big")
+        key = int.from_bytes(hashlib.blake2b(row.placement.encode(), digest_size=8, key=salt).digest(), "big")
         if len(heap) == count and key > -heap[0]:
             continue
         if key in kept:

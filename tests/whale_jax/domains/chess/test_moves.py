@@ -32,6 +32,8 @@ REPLIES = [
     ("a1a8 in thinking</think>nothing", []),
     ("", []),
     ("<move>Ra8 mate</move>", ["a1a8"]),
+    ("I write <move>uci</move>: <move>a1a8</move>", ["a1a8"]),
+    ("<move>uci</move> <move>san</move>", ["uci", "san"]),
 ]
 
 
