@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from whale_jax.domains.searchqa.backoff import retry_after
-from whale_jax.domains.searchqa.judge import Completion, ModelFailure
+from whale_jax.domains.searchqa.judge import Completion, LlmJudge, ModelFailure
+from whale_jax.domains.searchqa.judge_cache import VerdictCache
+from whale_jax.domains.searchqa.judge_prompt import read_template
 from whale_jax.domains.task import TaskError, canonical_json
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -119,6 +122,21 @@ class GeminiModel:
     def close(self) -> None:
         """Closes the connections."""
         self._http.close()
+
+
+def make_judge(settings: GeminiSettings, *, prompt: Path | None, cache: Path | None) -> LlmJudge:
+    """A judge on a Gemini model.
+
+    Args:
+        settings: which model, and how it is asked.
+        prompt: a user's prompt (see `judge_prompt.read_template`); None takes this project's.
+        cache: file of verdicts; None keeps none.
+
+    Raises:
+        TaskError: the package, the key, the prompt or the cache cannot be used.
+    """
+    template = None if prompt is None else read_template(prompt)
+    return LlmJudge(GeminiModel(settings), template=template, cache=None if cache is None else VerdictCache(cache))
 
 
 def _text(response: Any) -> str:

@@ -33,6 +33,11 @@ class Judgement:
 class Judge(Protocol):
     """Decides whether an answer is one of the accepted ones. Called from several threads."""
 
+    @property
+    def identity(self) -> str:
+        """A digest of what decides its verdicts."""
+        ...
+
     def judge(self, question: str, references: Sequence[str], answer: str) -> Judgement:
         """The verdict; never raises for what a judge can do wrong."""
         ...
@@ -156,11 +161,11 @@ class LlmJudge:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
-            model: what is asked.
-            template: the prompt with its placeholders (see `read_template`); None takes this project's.
-            cache: verdicts that are kept; None keeps none beyond the requests in flight.
-            settings: tries and concurrency.
-            sleep: waits between tries.
+        model: what is asked.
+        template: the prompt with its placeholders (see `read_template`); None takes this project's.
+        cache: verdicts that are kept; None keeps none beyond the requests in flight.
+        settings: tries and concurrency.
+        sleep: waits between tries.
         """
         self._model = model
         self._template = default_template() if template is None else template
@@ -172,6 +177,11 @@ class LlmJudge:
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Judgement]] = {}
         self._usage = Usage()
+
+    @property
+    def identity(self) -> str:
+        """A digest of what decides the verdicts: the model, its settings and the prompt."""
+        return hashlib.sha256(canonical_json([self._model.name, self._template]).encode()).hexdigest()
 
     @property
     def usage(self) -> Usage:

@@ -8,7 +8,7 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.whale_jax.domains.searchqa.scripted_http import Answer, ScriptedServer
@@ -305,6 +305,7 @@ def test_a_url_that_is_none_is_refused_at_once(url):
         HttpRetriever(url)
 
 
+@settings(deadline=None)
 @given(
     failures=st.integers(1, 200),
     first=st.floats(1e-3, 10),
