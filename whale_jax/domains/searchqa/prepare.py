@@ -78,8 +78,8 @@ def prepare(
         },
         notes=(
             "A task's id is the hash of its question; source_id is its id in the public file.",
-            "A run also needs a retrieval service, or a corpus beside the splits: corpus.jsonl, or the folder index/ that "
-            f"index_build makes of it. {CORPUS.what}: {CORPUS.origin}; licence {CORPUS.licence}.",
+            "A run also needs a retrieval service, or a corpus beside the splits: corpus.jsonl, or index/ (made by "
+            f"index_build). The paper's is {CORPUS.what}: {CORPUS.origin}; licence {CORPUS.licence}.",
         ),
     )
     manifest.write(out)  # last: a folder without it is not finished
