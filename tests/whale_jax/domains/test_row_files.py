@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 import zstandard
@@ -10,6 +11,7 @@ from whale_jax.domains.row_files import RowFileError, find_rows, lines, raw_rows
 from whale_jax.domains.task import BadRow, TaskError, read_rows
 
 pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 ROWS = [{"id": number, "answers": ["é", "x" * 3_000], "meta": None} for number in range(300)]
 TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
@@ -17,9 +19,7 @@ TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encod
 
 def write(path):
     if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=7)
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=7)
     else:
         frames = zstandard.compress(TEXT[:100_000]) + zstandard.compress(TEXT[100_000:])
         path.write_bytes({".zst": frames, ".gz": gzip.compress(TEXT)}.get(path.suffix, TEXT))
@@ -69,6 +69,6 @@ def test_the_first_form_that_is_there_is_found(tmp_path):
 
 def test_without_pyarrow_it_says_what_to_do(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(RowFileError, match=r"needs pyarrow: pip install 'whale-jax\[parquet\]'"):
         list(raw_rows(path))

@@ -33,9 +33,7 @@ class Sizes:
     test_per_set: int = 100
 
 
-def prepare(
-    source: Path, out: Path, *, seed: int, sizes: Sizes = Sizes(), max_bad_rows: float = 0.01
-) -> Manifest:
+def prepare(source: Path, out: Path, *, seed: int, sizes: Sizes = Sizes(), max_bad_rows: float = 0.01) -> Manifest:
     """Writes weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and the manifest.
 
     Args:

@@ -120,9 +120,7 @@ class PublicSets:
             return None
         return source_file(self._folder, path.name, origin=CORPUS.origin, licence=CORPUS.licence)
 
-    def _read(
-        self, path: Path, found: Mapping[str, dict[str, Question]], *, set_name: str | None, origin: str
-    ) -> None:
+    def _read(self, path: Path, found: Mapping[str, dict[str, Question]], *, set_name: str | None, origin: str) -> None:
         """Adds the questions of a file to the sets in `found`; rows of other sets are passed over.
 
         Args:
@@ -152,9 +150,7 @@ class PublicSets:
             limit = f"a share of {self._max_bad_rows:g}"
             raise TaskError(f"{path}: {len(bad)} of {rows} rows are bad, more than {limit}: {shown}")
         name, licence = path.relative_to(self._folder).as_posix(), "; ".join(_LICENCES[name] for name in found)
-        self.files[name] = source_file(
-            self._folder, name, origin=origin, licence=licence, rows=rows, bad_rows=len(bad)
-        )
+        self.files[name] = source_file(self._folder, name, origin=origin, licence=licence, rows=rows, bad_rows=len(bad))
 
 
 def _what_is_missing(folder: Path, stems: Sequence[str]) -> str:

@@ -41,9 +41,7 @@ def trace(task, *segments, reward=0, end=EndReason.ANSWERED, tool_calls=1):
 
 
 ANSWERS = {"t": ["Kalo", "New Kalo"], "yes": ["Yes"], "jp": ["東京"], "number": ["60,500"]}
-TASKS = {
-    name: Task(name, "searchqa", {"question": "Q?"}, {"answers": answers}, Split.TEST) for name, answers in ANSWERS.items()
-}
+TASKS = {name: Task(name, "searchqa", {"question": "Q?"}, {"answers": ANSWERS[name]}, Split.TEST) for name in ANSWERS}
 
 
 def rate(*traces):

@@ -17,9 +17,8 @@ SIZES = Sizes(weight=30, harness={"hotpotqa": 5, "nq": 2}, validation={"hotpotqa
 
 
 def rows(name, part, count):
-    return [
-        {"id": f"{part}_{n}", "question": f"{name} {part} question {n}?", "golden_answers": [f"a{n}"]} for n in range(count)
-    ]
+    questions = [f"{name} {part} question {n}?" for n in range(count)]
+    return [{"id": f"{part}_{n}", "question": q, "golden_answers": [f"a{n}"]} for n, q in enumerate(questions)]
 
 
 def jsonl(items):
@@ -105,21 +104,21 @@ def test_a_larger_d_weight_leaves_the_other_splits_as_they_are(source, tmp_path)
 
 
 def test_merged_parquet_files_serve_in_place_of_folders(source, tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     prepare(source, tmp_path / "folders", seed=42, sizes=SIZES)
     merged = tmp_path / "merged"
     merged.mkdir()
-    tests = [{**row, "data_source": name} for name, part in TEST_PARTS.items() for row in read(source / name / f"{part}.jsonl")]
-    nq = [json.loads(line) for line in zstandard.decompress((source / "nq" / "train.jsonl.zst").read_bytes()).splitlines()]
+    parts = {name: read(source / name / f"{part}.jsonl") for name, part in TEST_PARTS.items()}
+    tests = [{**row, "data_source": name} for name in parts for row in parts[name]]
+    packed = (source / "nq" / "train.jsonl.zst").read_bytes()
+    nq = [json.loads(line) for line in zstandard.decompress(packed).splitlines()]
     trains = [
         *({**row, "data_source": "nq"} for row in nq),
         *({**row, "data_source": "hotpotqa"} for row in read(source / "hotpotqa" / "train.jsonl")),
         {"id": "x", "question": "Q of another set?", "golden_answers": ["x"], "data_source": "squad"},
     ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(tests), merged / "test.parquet")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(trains), merged / "train.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(tests), merged / "test.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(trains), merged / "train.parquet")
     manifest = prepare(merged, tmp_path / "out", seed=42, sizes=SIZES)
     for split in Split:
         assert read(tmp_path / "out" / f"{split}.jsonl") == read(tmp_path / "folders" / f"{split}.jsonl")
@@ -157,7 +156,7 @@ def test_too_few_questions(sizes, message, source, tmp_path):
 def test_bad_rows_and_a_folder_that_is_not_empty(source, tmp_path):
     with (source / "nq" / "test.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"question": "no answer?"}\n')
-    with pytest.raises(TaskError, match=r"test\.jsonl: 1 of 6 rows are bad, more than a share of 0\.01: .*test\.jsonl:6"):
+    with pytest.raises(TaskError, match=r"1 of 6 rows are bad, more than a share of 0\.01: .*test\.jsonl:6"):
         prepare(source, tmp_path / "data", seed=42, sizes=SIZES)
     manifest = prepare(source, tmp_path / "data", seed=42, sizes=SIZES, max_bad_rows=0.5)
     assert {file.path: file.bad_rows for file in manifest.sources}["nq/test.jsonl"] == 1

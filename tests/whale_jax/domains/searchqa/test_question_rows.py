@@ -7,7 +7,7 @@ LAYOUTS = {
     "prepared": ({"id": "test_0", "golden_answers": ["Paris", "paris ", "Paris"]}, ["Paris", "paris"], "test_0"),
     "answers": ({"answers": "Paris"}, ["Paris"], None),
     "nq-open": ({"answer": ["Paris", "City of Light"]}, ["Paris", "City of Light"], None),
-    "triviaqa": ({"answer": {"value": "Paris", "aliases": ["City of Light", "Paris"]}}, ["Paris", "City of Light"], None),
+    "triviaqa": ({"answer": {"value": "Paris", "aliases": ["Lutetia", "Paris"]}}, ["Paris", "Lutetia"], None),
     "triviaqa-without-aliases": ({"answer": {"value": "Paris", "aliases": None}}, ["Paris"], None),
     "hotpotqa": ({"_id": "5a7a", "answer": "Paris", "supporting_facts": []}, ["Paris"], "5a7a"),
     "musique": ({"id": "2hop__1", "answer": "Paris", "answer_aliases": ["Lutetia"]}, ["Paris", "Lutetia"], "2hop__1"),
