@@ -9,6 +9,7 @@ from tests.whale_jax.domains.searchqa.gemini_server import error, reply
 from tests.whale_jax.domains.searchqa.scripted_http import Answer, ScriptedServer
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.searchqa import corpora
+from whale_jax.domains.searchqa import domain as searchqa
 from whale_jax.domains.searchqa.backoff import Backoff
 from whale_jax.domains.searchqa.batching import BatchSettings
 from whale_jax.domains.searchqa.corpus import Document, load_corpus
@@ -125,12 +126,12 @@ def test_a_retrieval_service_in_place_of_a_corpus(tmp_path):
     hashes = []
     for about in ({"corpus_sha256": "one"}, {"corpus_sha256": "two"}, {}):
         with RetrievalServer(retriever, settings=settings, about=about) as server:
-            domain = load_domain("searchqa", task_dir=folder, retriever_url=server.url)
+            domain = searchqa.load(task_dir=folder, retriever_url=server.url)
             hashes.append(domain.data_hash)
             assert "Tolm is a port." in search(domain, "port")
     assert len(set(hashes)) == 3
-    monkey = HttpRetriever(server.url, ClientSettings(backoff=Backoff(1, 0.01, 0.01)))
-    down = dataclasses.replace(domain, corpus=dataclasses.replace(domain.corpus, retriever=monkey))
+    gone = HttpRetriever(server.url, ClientSettings(backoff=Backoff(1, 0.01, 0.01)))
+    down = dataclasses.replace(domain, corpus=dataclasses.replace(domain.corpus, retriever=gone))
     with pytest.raises(EpisodeEnded, match="infrastructure"):
         search(down, "port")
     with pytest.raises(TaskError, match="--retriever_url: 'x' is no URL"):

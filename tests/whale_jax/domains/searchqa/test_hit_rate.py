@@ -1,5 +1,6 @@
 import dataclasses
 import string
+from typing import Literal
 
 from harness_search.contract import EndReason
 from whale_jax.domains.searchqa.hit_rate import HitRate, hit_rate
@@ -10,6 +11,9 @@ from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
 
 SPECIAL = SpecialIds(*range(len(dataclasses.fields(SpecialIds))))
 LETTERS = {character: 100 + number for number, character in enumerate(string.printable + "東京é")}
+
+
+Reward = Literal[0, 1] | None
 
 
 class Codec:
@@ -35,7 +39,7 @@ def tool(text, source=Source.TOOL):
     return Segment((*ids("<"), SPECIAL.tool_response_open, *ids(text), SPECIAL.tool_response_close), source)
 
 
-def trace(task, *segments, reward=0, end=EndReason.ANSWERED, tool_calls=1):
+def trace(task, *segments, reward: Reward = 0, end=EndReason.ANSWERED, tool_calls=1):
     chats = (ChatTrace(tuple(segments)),)
     return Trace(task, 0, chats, end, Verdict(reward, "x", ""), None, tool_calls=tool_calls)
 
