@@ -22,7 +22,7 @@ from whale_jax.domains.searchqa.judged_verifier import judged
 from whale_jax.domains.searchqa.question_rows import parse_row
 from whale_jax.domains.searchqa.tool import SearchEnv
 from whale_jax.domains.searchqa.verifier import exact_match
-from whale_jax.domains.task import BadRow, Split, Task, canonical_json, check_disjoint, load_tasks
+from whale_jax.domains.task import BadRow, Split, Task, TaskError, canonical_json, check_disjoint, load_tasks
 from whale_jax.domains.verdict import Verdict
 
 NAME = "searchqa"
@@ -139,6 +139,8 @@ def load(
         prompt, cache = (None if path is None else Path(path) for path in (judge_prompt, judge_cache))
         judge = make_judge(GeminiSettings(judge_model), prompt=prompt, cache=cache)
     if task_dir is None:
+        if retriever_url is not None:
+            raise TaskError("--retriever_url needs --task_dir: the demo's questions are about the demo's corpus")
         return SearchQA(demo_tasks(), _demo_corpus(), count_tokens, DEMO_BUDGETS, _identity(_demo_hash(), judge), judge)
     folder = Path(task_dir)
     bad_rows: list[BadRow] = []

@@ -7,6 +7,7 @@ client to another server.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from whale_jax.domains.searchqa.judge import Completion, LlmJudge, ModelFailure
 from whale_jax.domains.searchqa.judge_cache import VerdictCache
 from whale_jax.domains.searchqa.judge_prompt import read_template
 from whale_jax.domains.task import TaskError, canonical_json
+
+_log = logging.getLogger(__name__)
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504})
@@ -105,6 +108,7 @@ class GeminiModel:
                 model=self._settings.model, contents=prompt, config=self._config
             )
         except self._api_error as error:
+            _log.warning("%s: status %s: %s", self._settings.model, error.code, error.message)
             wait = retry_after(_header(error.response, "Retry-After"))
             raise ModelFailure(f"status {error.code}", again=error.code in _LATER, wait=wait) from error
         except self._network_error as error:

@@ -134,6 +134,8 @@ def test_a_retrieval_service_in_place_of_a_corpus(tmp_path):
     down = dataclasses.replace(domain, corpus=dataclasses.replace(domain.corpus, retriever=gone))
     with pytest.raises(EpisodeEnded, match="infrastructure"):
         search(down, "port")
+    with pytest.raises(TaskError, match="--retriever_url needs --task_dir"):
+        load_domain("searchqa", retriever_url=server.url)
     with pytest.raises(TaskError, match="--retriever_url: 'x' is no URL"):
         load_domain("searchqa", task_dir=folder, retriever_url="x")
     with ScriptedServer([Answer(404)]) as other, pytest.raises(TaskError, match=r"status 404; start the service first"):
