@@ -81,6 +81,7 @@ def read_parts(config: RunConfig) -> Parts:
             max_bad_rows=config.data.max_bad_rows,
             allow_overlap=config.data.allow_overlap,
             count_tokens=lambda text: len(codec.encode_text(text)),
+            **config.searchqa_options(),
         )
     except (CheckpointConfigError, CheckpointError, OSError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error

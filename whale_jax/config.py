@@ -97,6 +97,20 @@ class DataSettings:
     harness_tasks: int = setting(128, "tasks of D_harness that are used; 0: all", at_least=0)
     validation_tasks: int = setting(96, "validation tasks that are used; 0: all", at_least=0)
     test_tasks: int = setting(200, "test tasks that are used; 0: all", at_least=0)
+    retriever_url: str | None = setting(
+        None,
+        "searchqa: retrieval service (http://host:port/retrieve) in place of the folder's corpus",
+        operational=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgeSettings:
+    """The LLM judge of SearchQA. Without a model, answers are compared by normalised exact match."""
+
+    judge_model: str | None = setting(None, "searchqa: Gemini model that judges answers; its key is in GEMINI_API_KEY")
+    judge_prompt: str | None = setting(None, "searchqa: file of the judge's prompt; default: this project's own")
+    judge_cache: str | None = setting(None, "searchqa: file that keeps the judge's verdicts", operational=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +228,7 @@ _GROUPS: dict[str, type] = {
     "run": RunSettings,
     "model": ModelSettings,
     "data": DataSettings,
+    "judge": JudgeSettings,
     "schedule": ScheduleSettings,
     "rollout": RolloutSettings,
     "training": TrainingSettings,
@@ -230,6 +245,7 @@ class RunConfig:
     run: RunSettings = RunSettings()
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
+    judge: JudgeSettings = JudgeSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     rollout: RolloutSettings = RolloutSettings()
     training: TrainingSettings = TrainingSettings()
@@ -265,6 +281,11 @@ class RunConfig:
         """The settings that decide what a run computes: all but the operational ones."""
         operational = {spec.name for _, spec in all_settings() if spec.metadata["operational"]}
         return {name: value for name, value in self.values().items() if name not in operational}
+
+    def searchqa_options(self) -> dict[str, str]:
+        """The settings that SearchQA alone takes, by the names of its loader; those that are not given are left out."""
+        given = {"retriever_url": self.data.retriever_url, **dataclasses.asdict(self.judge)}
+        return {name: value for name, value in given.items() if value is not None}
 
     def hash(self) -> str:
         """SHA-256 of the settings that decide what a run computes; late ones at their default are left out."""
@@ -328,6 +349,15 @@ class RunConfig:
         ):
             if self.search.proposer == proposer and not getattr(self.proposer, name):
                 yield f"--proposer={proposer} needs --{name}"
+        if self.run.domain != "searchqa":
+            for name in self.searchqa_options():
+                yield f"--{name} is a setting of --domain=searchqa alone"
+        if self.judge.judge_model is None:
+            for name in ("judge_prompt", "judge_cache"):
+                if getattr(self.judge, name) is not None:
+                    yield f"--{name} needs --judge_model"
+        if self.data.retriever_url is not None and self.data.task_dir is None:
+            yield "--retriever_url needs --task_dir: the demo's questions are about the demo's corpus"
         if self.evaluation.select_on == "test" and self.evaluation.test_schedule != "always":
             yield "--select_on=test needs --test_schedule=always"
 

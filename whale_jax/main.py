@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -125,6 +126,8 @@ def _print_errors(error: Exception) -> None:
 
 
 async def _alternate(run: Run) -> Returned:
+    # Verifiers run in threads: as many as episodes, so that answers need not queue for a judge.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(run.config.rollout.concurrency))
     try:
         return await alternate(run)
     finally:

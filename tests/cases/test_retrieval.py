@@ -6,7 +6,9 @@ import unicodedata
 
 import pytest
 
+from tests.whale_jax.domains.searchqa.scripted_http import Answer, ScriptedServer
 from whale_jax.domains.searchqa.corpus import Document
+from whale_jax.domains.searchqa.http_client import HttpRetriever
 from whale_jax.domains.searchqa.retrieval import Bm25Retriever, RetrievalError, words
 from whale_jax.domains.searchqa.tool import SearchEnv
 
@@ -41,9 +43,11 @@ def test_f152_the_same_word_gives_equal_positive_scores():
     assert (one.document.id, two.document.id) == ("0", "1")
 
 
-@pytest.mark.skip(reason="no FAISS index here: BM25 in memory pads with nothing")
-def test_f154_padding_ids_are_filtered():
-    pass
+def test_f154_padding_is_filtered_with_its_score():
+    """BM25 pads with nothing; a service with FAISS behind it pads with its last document and the lowest float."""
+    real, padding = ({"document": {"id": n, "contents": "x"}, "score": s} for n, s in ((0, 0.5), (-1, -3.4028235e38)))
+    with ScriptedServer([Answer(body={"result": [[real, padding]]})]) as server:
+        assert [hit.document.id for hit in HttpRetriever(server.url).search("q", 4)] == ["0"]
 
 
 @pytest.mark.parametrize(

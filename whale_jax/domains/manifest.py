@@ -1,7 +1,7 @@
 """What data preparation did: from which public files, with which seed, and what came out.
 
 `prepare` of each domain has the signature `prepare(source: Path, out: Path, *, seed: int) -> Manifest`. It reads public
-files under `source`, writes the task files of a run into `out`, and writes the manifest beside them with
+files under `source`, writes the task files of a run into `out`, and last of all the manifest beside them with
 `Manifest.write`. A manifest holds no absolute path and no time, so the same input and seed give the same bytes.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MANIFEST_NAME = "manifest.json"
+MANIFEST_NAME = "prepared.json"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -111,7 +111,7 @@ class Manifest:
         )
 
     def write(self, out: Path) -> Path:
-        """Writes `manifest.json` into the folder `out`; returns its path."""
+        """Writes `prepared.json` into the folder `out`; returns its path."""
         path = out / MANIFEST_NAME
         text = json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
         path.write_text(text + "\n", encoding="utf-8")

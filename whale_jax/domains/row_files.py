@@ -94,7 +94,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise RowFileError(f"{path}: reading Parquet needs pyarrow: pip install 'whale-jax[parquet]'") from error
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with path.open("rb") as stream, pyarrow.parquet.ParquetFile(stream) as file:
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1

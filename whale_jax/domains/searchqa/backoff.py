@@ -32,16 +32,17 @@ class Backoff:
             raise ValueError(f"Backoff.jitter must be in [0, 1], got {self.jitter}")
 
     def seconds(self, failures: int, chance: random.Random, *, asked: float | None = None) -> float:
-        """The wait after the `failures`-th failure in a row: at least 1 - jitter of the full one, at most all of it.
+        """The wait after the `failures`-th failure in a row: from 1 - jitter of the full one to all of it, or, when the
+        server asked for more, from that to 1 + jitter of it; never above `longest_seconds`.
 
         Args:
             failures: 1 after the first failure.
             chance: where the random part comes from; it decides about time alone, never about results.
-            asked: what the server asked for (`Retry-After`); waited for in full, up to `longest_seconds`.
+            asked: what the server asked for (`Retry-After`); waited for in full and a random part more.
         """
         full = min(self.first_seconds * 2.0 ** min(failures - 1, 60), self.longest_seconds)
-        wait = full * (1 - self.jitter * chance.random())
-        return wait if asked is None else min(max(wait, asked), self.longest_seconds)
+        part = self.jitter * chance.random()
+        return min(max(full * (1 - part), (asked or 0.0) * (1 + part)), self.longest_seconds)
 
 
 def retry_after(header: str | None) -> float | None:

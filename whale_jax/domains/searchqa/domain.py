@@ -1,4 +1,4 @@
-"""SearchQA: short questions, a search tool over a corpus of passages, exact match on the answer tag."""
+"""SearchQA: short questions, a search tool over a corpus of passages, exact match or a judge on the answer tag."""
 
 from __future__ import annotations
 
@@ -8,28 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
 from whale_jax.domains.domain import CountTokens, VerifierProtocol
+from whale_jax.domains.row_files import find_rows
 from whale_jax.domains.searchqa.catalogue import CATALOGUE
-from whale_jax.domains.searchqa.corpus import Document, load_corpus
+from whale_jax.domains.searchqa.corpora import Corpus, local_corpus, memory_corpus, remote_corpus
 from whale_jax.domains.searchqa.demo import demo_documents, demo_tasks
-from whale_jax.domains.searchqa.retrieval import Bm25Retriever, Retriever
+from whale_jax.domains.searchqa.gemini_judge import GeminiSettings, make_judge
+from whale_jax.domains.searchqa.judge import Judge
+from whale_jax.domains.searchqa.judged_verifier import judged
+from whale_jax.domains.searchqa.question_rows import parse_row
 from whale_jax.domains.searchqa.tool import SearchEnv
 from whale_jax.domains.searchqa.verifier import exact_match
-from whale_jax.domains.task import (
-    BadRow,
-    ParsedTask,
-    RowError,
-    Split,
-    Task,
-    TaskError,
-    canonical_json,
-    check_disjoint,
-    load_tasks,
-)
+from whale_jax.domains.task import BadRow, Split, Task, TaskError, canonical_json, check_disjoint, load_tasks
 from whale_jax.domains.verdict import Verdict
 
 NAME = "searchqa"
@@ -61,10 +54,11 @@ class SearchQA:
     """Implements `Domain`. Make one with `load`."""
 
     splits: Mapping[Split, Sequence[Task]]
-    retriever: Retriever
+    corpus: Corpus
     count_tokens: CountTokens
     budgets: Budgets
     data_hash: str
+    judge: Judge | None = None
     bad_rows: Sequence[BadRow] = ()
     name: str = NAME
     tool_names: frozenset[str] = SearchEnv.names
@@ -101,33 +95,15 @@ class SearchQA:
 
     def env(self, task: Task) -> SearchEnv:
         """See `Domain.env`. A search environment keeps nothing of its task."""
-        return SearchEnv(self.retriever, self.count_tokens)
+        corpus = self.corpus
+        return SearchEnv(corpus.retriever, self.count_tokens, executor=corpus.executor, failures=corpus.failures)
 
     def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
         """See `Domain.verify`. Exact match is the same in both protocols; they part ways in the judge's failures."""
-        return exact_match(answer_text, task.reference["answers"])
-
-
-def parse_row(row: Mapping[str, Any]) -> ParsedTask:
-    """A row in the layout of the public sets: `question`, and `golden_answers` or `answers`, a text or a list of texts.
-
-    Raises:
-        RowError: the question or every answer is missing or empty, or the id is no string or whole number.
-    """
-    question = row.get("question")
-    if not isinstance(question, str) or not question.strip():
-        raise RowError("`question` must be a text that is not empty")
-    answers = row.get("golden_answers", row.get("answers"))
-    answers = [answers] if isinstance(answers, str) else answers
-    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise RowError("`golden_answers` must be a text or a list of texts")
-    usable = list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
-    if not usable:
-        raise RowError("`golden_answers` holds no answer that is not empty")
-    row_id = row.get("id")
-    if row_id is not None and (not isinstance(row_id, str | int) or isinstance(row_id, bool)):
-        raise RowError("`id` must be a string or a whole number")
-    return ParsedTask({"question": question.strip()}, {"answers": usable}, None if row_id is None else str(row_id))
+        references = task.reference["answers"]
+        if self.judge is None:
+            return exact_match(answer_text, references)
+        return judged(answer_text, task.inputs["question"], references, self.judge, protocol=protocol)
 
 
 def load(
@@ -136,55 +112,70 @@ def load(
     max_bad_rows: float = 0.0,
     allow_overlap: bool = False,
     count_tokens: CountTokens = count_words,
+    retriever_url: str | None = None,
+    judge_model: str | None = None,
+    judge_prompt: str | None = None,
+    judge_cache: str | None = None,
 ) -> SearchQA:
     """The SearchQA domain.
 
     Args:
-        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl and corpus.jsonl; None means the
-            embedded demo.
+        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl, test.jsonl (each also .zst, .gz or
+            .parquet) and the corpus: an index in `index/`, or corpus.jsonl; None means the embedded demo.
         max_bad_rows: the share of a file's rows that may be unusable.
         allow_overlap: let D_weight and D_harness share tasks.
         count_tokens: the policy's token count, for the cap on passages.
+        retriever_url: a retrieval service in place of the folder's corpus; an episode whose search it does not answer
+            is unscored.
+        judge_model: a Gemini model that judges answers; None means normalised exact match.
+        judge_prompt: file of the judge's prompt; None means this project's.
+        judge_cache: file that keeps the judge's verdicts; None keeps none.
 
     Raises:
-        TaskError: a file cannot be used, or splits overlap.
+        TaskError: a file cannot be used, splits overlap, the service does not answer, or the judge cannot be set up.
     """
+    judge = None
+    if judge_model is not None:
+        prompt, cache = (None if path is None else Path(path) for path in (judge_prompt, judge_cache))
+        judge = make_judge(GeminiSettings(judge_model), prompt=prompt, cache=cache)
     if task_dir is None:
-        return SearchQA(demo_tasks(), _demo_retriever(), count_tokens, DEMO_BUDGETS, _demo_hash())
+        if retriever_url is not None:
+            raise TaskError("--retriever_url needs --task_dir: the demo's questions are about the demo's corpus")
+        return SearchQA(demo_tasks(), _demo_corpus(), count_tokens, DEMO_BUDGETS, _identity(_demo_hash(), judge), judge)
     folder = Path(task_dir)
     bad_rows: list[BadRow] = []
     splits = {}
     for split in Split:
-        loaded = load_tasks(
-            folder / f"{split}.jsonl", domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows
-        )
+        path = find_rows(folder, split) or folder / f"{split}.jsonl"
+        loaded = load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
         splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
         bad_rows += loaded.bad_rows
     check_disjoint(splits, allow_overlap=allow_overlap)
-    corpus, bad_documents = load_corpus(folder / "corpus.jsonl", max_bad_rows=max_bad_rows)
-    bad_rows += bad_documents
-    try:
-        retriever = Bm25Retriever(corpus)
-    except ValueError as error:
-        raise TaskError(f"{folder / 'corpus.jsonl'}: {error}") from error
-    return SearchQA(splits, retriever, count_tokens, PAPER_BUDGETS, _data_hash(splits, corpus), bad_rows=bad_rows)
+    corpus = local_corpus(folder, max_bad_rows=max_bad_rows) if retriever_url is None else remote_corpus(retriever_url)
+    data_hash = _identity(_data_hash(splits, corpus), judge)
+    bad_rows += corpus.bad_rows
+    return SearchQA(splits, corpus, count_tokens, PAPER_BUDGETS, data_hash, judge, bad_rows=bad_rows)
 
 
 @functools.cache
-def _demo_retriever() -> Bm25Retriever:
-    return Bm25Retriever(demo_documents())
+def _demo_corpus() -> Corpus:
+    return memory_corpus(demo_documents())
 
 
 @functools.cache
 def _demo_hash() -> str:
-    return _data_hash(demo_tasks(), demo_documents())
+    return _data_hash(demo_tasks(), _demo_corpus())
 
 
-def _data_hash(splits: Mapping[Split, Sequence[Task]], corpus: Sequence[Document]) -> str:
+def _data_hash(splits: Mapping[Split, Sequence[Task]], corpus: Corpus) -> str:
     digest = hashlib.sha256()
     for split in Split:
         for task in splits[split]:
             digest.update(canonical_json(asdict(task)).encode() + b"\n")
-    for document in corpus:
-        digest.update(canonical_json([document.id, document.contents]).encode() + b"\n")
+    corpus.add_to(digest)
     return digest.hexdigest()
+
+
+def _identity(data_hash: str, judge: Judge | None) -> str:
+    """The hash of the data; with a judge, of the data and what decides its verdicts."""
+    return data_hash if judge is None else hashlib.sha256(f"{data_hash} {judge.identity}".encode()).hexdigest()

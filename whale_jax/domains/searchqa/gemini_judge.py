@@ -7,14 +7,20 @@ client to another server.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from whale_jax.domains.searchqa.backoff import retry_after
-from whale_jax.domains.searchqa.judge import Completion, ModelFailure
+from whale_jax.domains.searchqa.judge import Completion, LlmJudge, ModelFailure
+from whale_jax.domains.searchqa.judge_cache import VerdictCache
+from whale_jax.domains.searchqa.judge_prompt import read_template
 from whale_jax.domains.task import TaskError, canonical_json
+
+_log = logging.getLogger(__name__)
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504})
@@ -102,6 +108,7 @@ class GeminiModel:
                 model=self._settings.model, contents=prompt, config=self._config
             )
         except self._api_error as error:
+            _log.warning("%s: status %s: %s", self._settings.model, error.code, error.message)
             wait = retry_after(_header(error.response, "Retry-After"))
             raise ModelFailure(f"status {error.code}", again=error.code in _LATER, wait=wait) from error
         except self._network_error as error:
@@ -119,6 +126,21 @@ class GeminiModel:
     def close(self) -> None:
         """Closes the connections."""
         self._http.close()
+
+
+def make_judge(settings: GeminiSettings, *, prompt: Path | None, cache: Path | None) -> LlmJudge:
+    """A judge on a Gemini model.
+
+    Args:
+        settings: which model, and how it is asked.
+        prompt: a user's prompt (see `judge_prompt.read_template`); None takes this project's.
+        cache: file of verdicts; None keeps none.
+
+    Raises:
+        TaskError: the package, the key, the prompt or the cache cannot be used.
+    """
+    template = None if prompt is None else read_template(prompt)
+    return LlmJudge(GeminiModel(settings), template=template, cache=None if cache is None else VerdictCache(cache))
 
 
 def _text(response: Any) -> str:

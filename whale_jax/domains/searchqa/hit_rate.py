@@ -16,7 +16,7 @@ from harness_search.contract import EndReason
 from whale_jax.domains.searchqa.verifier import normal_form
 from whale_jax.domains.task import Task
 from whale_jax.qwen3_5.chat import SpecialIds
-from whale_jax.rollout.trace import ChatTrace, Trace
+from whale_jax.rollout.trace import ChatTrace, Source, Trace
 
 _SAY_NOTHING = frozenset({"yes", "no", "true", "false", "none"})
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # scripts without spaces between words
@@ -78,17 +78,21 @@ def hit_rate(traces: Iterable[Trace], tasks: Mapping[str, Task], codec: Codec) -
 
 
 def tool_texts(chat: ChatTrace, codec: Codec) -> list[str]:
-    """The tool responses that the model read in one conversation. Control ids mark them: text cannot pass for one."""
+    """The tool responses that the model read in one conversation.
+
+    Control ids mark them, which neither a harness nor a document can write; those that the policy samples do not count.
+    """
     texts: list[str] = []
     inside: list[int] | None = None
-    for token in chat.ids:
-        if token == codec.special.tool_response_open:
-            inside = []
-        elif token == codec.special.tool_response_close and inside is not None:
-            texts.append(codec.decode(inside))
-            inside = None
-        elif inside is not None:
-            inside.append(token)
+    for segment in chat.segments:
+        for token in segment.ids if segment.source is not Source.SAMPLED else ():
+            if token == codec.special.tool_response_open:
+                inside = []
+            elif token == codec.special.tool_response_close and inside is not None:
+                texts.append(codec.decode(inside))
+                inside = None
+            elif inside is not None:
+                inside.append(token)
     return texts
 
 

@@ -95,7 +95,7 @@ class HttpRetriever:
         failures = 0
         while True:
             try:
-                return _hits(self._post(body), len(queries), topk)
+                return _hits(self._request("POST", self._path, body), len(queries), topk)
             except _Failure as failure:
                 failures += 1
                 _log.warning("%s: try %d of %d: %s", self.url, failures, backoff.attempts, failure)
@@ -103,14 +103,23 @@ class HttpRetriever:
                     raise RetrievalError(str(failure)) from failure
                 self._sleep(backoff.seconds(failures, self._chance, asked=failure.wait))
 
-    def _post(self, body: bytes) -> bytes:
+    def about(self) -> dict[str, Any]:
+        """What the service tells of itself at /health, beside /retrieve; empty where there is no such thing."""
+        path = f"{self._path.rpartition('/')[0]}/health"
+        try:
+            data = json.loads(self._request("GET", path, None))
+        except (_Failure, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def _request(self, method: str, path: str, body: bytes | None) -> bytes:
         """The body of the answer to one request. Raises _Failure."""
         deadline = time.monotonic() + self._settings.timeout_seconds
         connect = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = connect(self._host, self._port, timeout=self._settings.timeout_seconds)
         headers = {"Content-Type": "application/json", "Connection": "close"}
         try:
-            connection.request("POST", self._path, body, headers)
+            connection.request(method, path, body, headers)
             plug = connection.sock  # the connection forgets it as soon as the answer's head is there
             response = connection.getresponse()
             content = self._read(response, plug, deadline)

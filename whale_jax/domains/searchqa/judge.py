@@ -33,6 +33,11 @@ class Judgement:
 class Judge(Protocol):
     """Decides whether an answer is one of the accepted ones. Called from several threads."""
 
+    @property
+    def identity(self) -> str:
+        """A digest of what decides its verdicts."""
+        ...
+
     def judge(self, question: str, references: Sequence[str], answer: str) -> Judgement:
         """The verdict; never raises for what a judge can do wrong."""
         ...
@@ -172,6 +177,11 @@ class LlmJudge:
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Judgement]] = {}
         self._usage = Usage()
+
+    @property
+    def identity(self) -> str:
+        """A digest of what decides the verdicts: the model, its settings and the prompt."""
+        return hashlib.sha256(canonical_json([self._model.name, self._template]).encode()).hexdigest()
 
     @property
     def usage(self) -> Usage:

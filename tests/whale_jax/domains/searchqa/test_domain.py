@@ -1,9 +1,24 @@
 import asyncio
+import dataclasses
 import json
 
 import pytest
 
+from harness_search.contract import EpisodeEnded
+from tests.whale_jax.domains.searchqa.gemini_server import error, reply
+from tests.whale_jax.domains.searchqa.scripted_http import Answer, ScriptedServer
 from whale_jax.domains.registry import load_domain
+from whale_jax.domains.searchqa import corpora
+from whale_jax.domains.searchqa import domain as searchqa
+from whale_jax.domains.searchqa.backoff import Backoff
+from whale_jax.domains.searchqa.batching import BatchSettings
+from whale_jax.domains.searchqa.corpus import Document, load_corpus
+from whale_jax.domains.searchqa.gemini_judge import GeminiModel, GeminiSettings
+from whale_jax.domains.searchqa.http_client import ClientSettings, HttpRetriever
+from whale_jax.domains.searchqa.http_server import RetrievalServer, ServerSettings
+from whale_jax.domains.searchqa.index_build import build_index
+from whale_jax.domains.searchqa.judge import LlmJudge
+from whale_jax.domains.searchqa.retrieval import Bm25Retriever
 from whale_jax.domains.task import Split, TaskError
 from whale_jax.domains.verdict import Verdict
 
@@ -89,3 +104,68 @@ def test_a_verdict_takes_no_other_reward():
     with pytest.raises(ValueError, match="a reward is"):
         Verdict(0.5, None, "")  # pyright: ignore[reportArgumentType]
     assert not Verdict(None, None, "judge down").scored
+
+
+def test_an_index_in_the_folder_is_searched_in_place_of_rows(tmp_path):
+    folder = write_folder(tmp_path / "data")
+    by_rows = load_domain("searchqa", task_dir=folder)
+    documents, _ = load_corpus(folder / "corpus.jsonl")
+    build_index([*documents, Document("2", '"Tolm"\nTolm is a port.')], folder / "index")
+    by_index = load_domain("searchqa", task_dir=folder)
+    assert "Tolm is a port." in search(by_index, "port")
+    assert by_index.data_hash != by_rows.data_hash
+    (folder / "corpus.jsonl").unlink()
+    assert load_domain("searchqa", task_dir=folder).data_hash == by_index.data_hash
+
+
+def search(domain, query):
+    return asyncio.run(domain.env(domain.tasks(Split.TEST)[0]).call("search", [[query]], {}))
+
+
+def test_a_corpus_that_is_too_large_for_memory_is_to_be_indexed_once(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "data")
+    monkeypatch.setattr(corpora, "MAX_BYTES_IN_MEMORY", 10)
+    with pytest.raises(TaskError, match=r"index_build --corpus=.*corpus\.jsonl --out=.*index"):
+        load_domain("searchqa", task_dir=folder)
+
+
+def test_a_retrieval_service_in_place_of_a_corpus(tmp_path):
+    folder = write_folder(tmp_path / "data")
+    (folder / "corpus.jsonl").unlink()
+    retriever = Bm25Retriever([Document("1", '"Tolm"\nTolm is a port.')])
+    settings = ServerSettings(batching=BatchSettings(window_seconds=0))
+    hashes = []
+    for about in ({"corpus_sha256": "one"}, {"corpus_sha256": "two"}, {}):
+        with RetrievalServer(retriever, settings=settings, about=about) as server:
+            domain = searchqa.load(task_dir=folder, retriever_url=server.url)
+            hashes.append(domain.data_hash)
+            assert "Tolm is a port." in search(domain, "port")
+    assert len(set(hashes)) == 3
+    gone = HttpRetriever(server.url, ClientSettings(backoff=Backoff(1, 0.01, 0.01)))
+    down = dataclasses.replace(domain, corpus=dataclasses.replace(domain.corpus, retriever=gone))
+    with pytest.raises(EpisodeEnded, match="infrastructure"):
+        search(down, "port")
+    with pytest.raises(TaskError, match="--retriever_url needs --task_dir"):
+        load_domain("searchqa", retriever_url=server.url)
+    with pytest.raises(TaskError, match="--retriever_url: 'x' is no URL"):
+        load_domain("searchqa", task_dir=folder, retriever_url="x")
+    with ScriptedServer([Answer(404)]) as other, pytest.raises(TaskError, match=r"status 404; start the service first"):
+        load_domain("searchqa", task_dir=folder, retriever_url=other.url)
+
+
+def test_a_judge_decides_and_is_part_of_the_hash(demo, tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "x")
+    judged = load_domain("searchqa", judge_model="judge-1", judge_cache=str(tmp_path / "verdicts"))
+    (tmp_path / "prompt").write_text("{question}{references}{answer}", encoding="utf-8")
+    other = load_domain("searchqa", judge_model="judge-1", judge_prompt=str(tmp_path / "prompt"))
+    assert len({demo.data_hash, judged.data_hash, other.data_hash}) == 3
+    task = demo.tasks(Split.TEST)[0]
+    with ScriptedServer([reply("CORRECT"), error(401)]) as server:
+        model = GeminiModel(GeminiSettings("judge-1", base_url=server.url), api_key="x")
+        local = dataclasses.replace(demo, judge=LlmJudge(model))
+        assert local.verify(task, "<answer>by another name</answer>") == Verdict(1, "by another name", "judge")
+        assert local.verify(task, "<answer>x</answer>").reward is None
+        assert local.verify(task, "<answer>x</answer>", protocol="paper").reward == 0
+        model.close()
+    with pytest.raises(TaskError, match="cannot be read"):
+        load_domain("searchqa", judge_model="judge-1", judge_prompt=str(tmp_path / "none"))

@@ -8,7 +8,7 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.whale_jax.domains.searchqa.scripted_http import Answer, ScriptedServer
@@ -252,7 +252,8 @@ def test_waits_grow_within_bounds_and_follow_the_server():
     _, _, waits = ask([Answer(503)], settings)
     for wait, full in zip(waits, (1.0, 2.0, 4.0, 5.0), strict=True):
         assert 0.75 * full <= wait <= full
-    assert ask([Answer(429, headers={"Retry-After": "3"}), FOUND], settings)[2] == [3.0]
+    (wait,) = ask([Answer(429, headers={"Retry-After": "3"}), FOUND], settings)[2]
+    assert 3.0 <= wait <= 3.75
     assert ask([Answer(429, headers={"Retry-After": "9999"}), FOUND], settings)[2] == [5.0]
 
 
@@ -305,6 +306,7 @@ def test_a_url_that_is_none_is_refused_at_once(url):
         HttpRetriever(url)
 
 
+@settings(deadline=None)
 @given(
     failures=st.integers(1, 200),
     first=st.floats(1e-3, 10),
@@ -319,7 +321,8 @@ def test_every_wait_is_within_its_bounds(failures, first, jitter, factor, asked,
     full = min(first * 2.0 ** min(failures - 1, 60), first * factor)
     assert 0 <= wait <= backoff.longest_seconds
     assert wait >= full * (1 - jitter) * (1 - 1e-12)
-    assert wait <= full or wait == min(asked or 0, backoff.longest_seconds)
+    assert wait >= min(asked or 0, backoff.longest_seconds)
+    assert wait <= max(full, (asked or 0) * (1 + jitter) * (1 + 1e-12))
 
 
 @pytest.mark.parametrize(

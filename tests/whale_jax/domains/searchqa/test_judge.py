@@ -7,7 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.whale_jax.domains.searchqa.gemini_server import ROWS, asked, by_hand, error, prompt_of, reply
@@ -118,6 +118,7 @@ def test_d109_the_answer_cannot_leave_its_place_in_the_prompt():
         assert ask(attack).correct is None  # a verdict inside a discussion is none
 
 
+@settings(deadline=None)
 @given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=3), st.text())
 def test_every_text_makes_a_prompt_that_can_be_sent(question, references, answer):
     prompt = build_prompt(default_template(), question, references, answer)
@@ -195,7 +196,8 @@ def test_waits_are_bounded_and_follow_the_server():
             assert full / 2 <= wait <= full
     with Ask([error(429, **{"Retry-After": "2"}), reply("CORRECT")], settings=settings) as ask:
         ask()
-        assert ask.waits == [2.0]
+        (wait,) = ask.waits
+        assert 2.0 <= wait <= 3.0
 
 
 class Slow:
@@ -333,6 +335,8 @@ def test_settings_that_make_no_sense(wrong):
 
 
 class Says:
+    identity = "says"
+
     def __init__(self, correct):
         self.said, self.asked = Judgement(correct, "judge" if correct is not None else "judge down"), []
 

@@ -135,8 +135,13 @@ def test_a_service_is_asked_once_a_call_and_outside_of_the_loops_thread():
     assert service.asked == [(["x", "y"], 3, False)]
 
 
-@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)])
-def test_a_service_that_is_down_is_told_or_ends_the_episode_unscored(executor):
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_service_that_is_down_is_told_or_ends_the_episode_unscored(threads):
+    with ThreadPoolExecutor(1) as pool:
+        fails(pool if threads else None)
+
+
+def fails(executor):
     told = SearchEnv(Service(fails=True), len, executor=executor)
     text = asyncio.run(told.call("search", [["x"]], {}))
     assert json.loads(text)["result"] == "Search error: the search service cannot be reached"
@@ -146,5 +151,3 @@ def test_a_service_that_is_down_is_told_or_ends_the_episode_unscored(executor):
     assert ended.value.reason is EndReason.INFRASTRUCTURE
     bad_value = asyncio.run(unscored.call("search", [["x"], "many"], {}))
     assert "Search error: topk must be" in json.loads(bad_value)["result"]
-    if executor:
-        executor.shutdown()
