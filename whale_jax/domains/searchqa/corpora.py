@@ -72,7 +72,11 @@ def local_corpus(folder: Path, *, max_bad_rows: float) -> Corpus:
     if path.is_file() and path.stat().st_size > MAX_BYTES_IN_MEMORY:
         command = f"python -m whale_jax.domains.searchqa.index_build --corpus={path} --out={folder / INDEX}"
         raise TaskError(f"{path}: too large to be indexed at every start; build the index once: {command}")
-    return memory_corpus(*load_corpus(path, max_bad_rows=max_bad_rows))
+    documents, bad_rows = load_corpus(path, max_bad_rows=max_bad_rows)
+    try:
+        return memory_corpus(documents, bad_rows)
+    except ValueError as error:  # a corpus without one word to search for
+        raise TaskError(f"{path}: {error}") from error
 
 
 def remote_corpus(url: str) -> Corpus:

@@ -1,11 +1,12 @@
-"""The documents that can be retrieved, in the field's format: JSONL rows `{"id", "contents"}`.
+"""The documents that can be retrieved, in the field's format: rows `{"id", "contents"}`, JSONL or Parquet.
 
-The first line of `contents` is the quoted title, the rest the text (the layout of the wiki-18 corpus).
+The first line of `contents` is the quoted title, the rest the text (the layout of the wiki-18 corpus). Rows
+`{"id", "title", "text"}` is read too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,14 @@ def documents(passages: Iterable[Passage]) -> list[Document]:
 
 
 def load_corpus(path: Path, *, max_bad_rows: float = 0.0) -> tuple[list[Document], list[BadRow]]:
-    """Reads a JSONL corpus: its documents, and the rows that were left out.
+    """Reads a whole corpus: its documents, and the rows that were left out.
 
     Raises:
         TaskError: the file cannot be read, holds no document, or more than the share `max_bad_rows` of rows are bad.
     """
     good: list[Document] = []
     bad: list[BadRow] = []
-    for item in read_rows(path, _document):
+    for item in stream_corpus(path):
         if isinstance(item, BadRow):
             bad.append(item)
         else:
@@ -58,10 +59,24 @@ def load_corpus(path: Path, *, max_bad_rows: float = 0.0) -> tuple[list[Document
     return good, bad
 
 
-def _document(row: Mapping[str, Any]) -> Document:
-    document_id, contents = row.get("id"), row.get("contents")
+def stream_corpus(path: Path) -> Iterator[Document | BadRow]:
+    """The documents of a corpus one by one: JSONL (plain, .gz, .zst) or Parquet. Raises TaskError."""
+    yield from read_rows(path, parse_document)
+
+
+def parse_document(row: Mapping[str, Any]) -> Document:
+    """A row `{"id", "contents"}`, the quoted title on the first line of the contents, or `{"id", "title", "text"}`.
+
+    Raises:
+        RowError: the id or the content is missing.
+    """
+    document_id = row.get("id", row.get("_id"))
     if not isinstance(document_id, str | int) or isinstance(document_id, bool):
         raise RowError("`id` must be a string or a whole number")
+    contents = row.get("contents")
+    if contents is None and isinstance(row.get("text"), str):
+        title = row.get("title")
+        contents = f'"{title}"\n{row["text"]}' if isinstance(title, str) and title.strip() else row["text"]
     if not isinstance(contents, str) or not contents.strip():
-        raise RowError("`contents` must be a text that is not empty")
+        raise RowError("`contents` (or `text`) must be a text that is not empty")
     return Document(str(document_id), contents)

@@ -21,8 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from whale_jax.domains.searchqa.backoff import Backoff, retry_after
-from whale_jax.domains.searchqa.corpus import Document
-from whale_jax.domains.searchqa.corpus_files import parse_document
+from whale_jax.domains.searchqa.corpus import Document, parse_document
 from whale_jax.domains.searchqa.retrieval import Hit, RetrievalError
 from whale_jax.domains.task import RowError
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from whale_jax.domains.searchqa.corpus import Document
-from whale_jax.domains.searchqa.corpus_files import stream_corpus
+from whale_jax.domains.searchqa.corpus import Document, stream_corpus
 from whale_jax.domains.searchqa.document_store import DocumentWriter
 from whale_jax.domains.searchqa.index import META, IndexMeta, bm25, words_version
 from whale_jax.domains.searchqa.retrieval import words

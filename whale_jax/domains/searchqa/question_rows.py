@@ -27,7 +27,7 @@ def parse_row(row: Mapping[str, Any]) -> ParsedTask:
     """A row as a task: the question is the input, the answers and the set's name (`data_source`) are the reference.
 
     Raises:
-        RowError: the question or every answer is missing or empty.
+        RowError: the question or every answer is missing or empty, or the id is no string or whole number.
     """
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
@@ -40,6 +40,8 @@ def parse_row(row: Mapping[str, Any]) -> ParsedTask:
     if isinstance(source, str) and source:
         reference["set"] = source
     row_id = row.get("id", row.get("_id"))
+    if row_id is not None and (not isinstance(row_id, str | int) or isinstance(row_id, bool)):
+        raise RowError("`id` must be a string or a whole number")
     return ParsedTask({"question": question.strip()}, reference, None if row_id is None else str(row_id))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whale_jax.domains.searchqa.batching import BatchSettings
-from whale_jax.domains.searchqa.corpus_files import stream_corpus
+from whale_jax.domains.searchqa.corpus import stream_corpus
 from whale_jax.domains.searchqa.http_server import RetrievalServer, ServerSettings
 from whale_jax.domains.searchqa.index import MappedBm25Retriever
 from whale_jax.domains.searchqa.index_build import build_index

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whale_jax.domains.searchqa import index, index_build
-from whale_jax.domains.searchqa.corpus import Document
-from whale_jax.domains.searchqa.corpus_files import parse_document, stream_corpus
+from whale_jax.domains.searchqa.corpus import Document, parse_document, stream_corpus
 from whale_jax.domains.searchqa.document_store import DOCUMENTS
 from whale_jax.domains.searchqa.index import META, MappedBm25Retriever, read_meta
 from whale_jax.domains.searchqa.index_build import build_index
