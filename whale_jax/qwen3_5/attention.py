@@ -1,7 +1,7 @@
 """Gated full attention with grouped key/value heads, normed q and k, and partial RoPE (PAPER section 7).
 
-Scores and softmax are fp32. Positions are handled in blocks of queries, and in training each block is recomputed in the
-backward pass, so that no array of T x T is ever kept.
+Scores and softmax are fp32. In training, no array of T x T is ever kept: rows of up to `_LONGEST_UNROLLED` positions
+are handled in a few blocks of queries, each recomputed in the backward pass; longer ones by `blockwise`.
 """
 
 from functools import partial
@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from whale_jax.qwen3_5.blockwise import MASKED, blockwise_attention
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.layers import rms_norm, rotate
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
 """Queries handled together: few enough for their scores to stay in a core's cache, and the unrolled code short."""
 
-_MASKED = -1e30
-"""Finite, so that a row without any visible key (padding) has finite values and gradients."""
+_LONGEST_UNROLLED = 1024
+"""Positions of a row up to which a few large blocks are faster than a scan over many small ones."""
 
 
 def project(
@@ -37,8 +38,9 @@ def project(
 
 
 def gated_output(params: dict[str, Array], attended: Array, gate: Array) -> Array:
-    """(attended * sigmoid(gate)) through o_proj; `attended` is [..., N, H]."""
-    return (attended.reshape(gate.shape).astype(gate.dtype) * jax.nn.sigmoid(gate)) @ params["o"]
+    """(attended * sigmoid(gate)), in fp32, through o_proj; `attended` is fp32 [..., N, H]."""
+    gated = attended.reshape(gate.shape) * jax.nn.sigmoid(gate.astype(jnp.float32))
+    return gated.astype(gate.dtype) @ params["o"]
 
 
 def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK: Array) -> Array:
@@ -47,7 +49,7 @@ def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK
     kv_heads = k_BxKxKhxH.shape[2]
     q = q_BxTxNxH.reshape(batch, length, kv_heads, heads // kv_heads, size) * size**-0.5
     scores = jnp.einsum("btgrh,bkgh->bgrtk", q, k_BxKxKhxH, preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(jnp.where(visible_BxTxK[:, None, None], scores, _MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible_BxTxK[:, None, None], scores, MASKED), axis=-1)
     attended = jnp.einsum(
         "bgrtk,bkgh->btgrh", weights.astype(v_BxKxKhxH.dtype), v_BxKxKhxH, preferred_element_type=jnp.float32
     )
@@ -60,6 +62,9 @@ def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, seg
     A block of queries looks at the keys up to its own end, so about half of the work is skipped.
     """
     length = q_BxTxNxH.shape[1]
+    if length > _LONGEST_UNROLLED:
+        scaled = q_BxTxNxH * q_BxTxNxH.shape[-1] ** -0.5
+        return blockwise_attention(scaled, k_BxTxKhxH, v_BxTxKhxH, segment_ids_BxT)
     size = max(_SMALLEST_BLOCK, -(-length // _MOST_BLOCKS))
 
     @partial(jax.checkpoint, static_argnums=(4,))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from whale_jax.qwen3_5.deltanet import chunked_delta_rule, recurrent_delta_rule
+from whale_jax.qwen3_5.delta_rule import chunked_delta_rule, recurrent_delta_rule
 from whale_jax.qwen3_5.layers import l2_norm
 from whale_jax.qwen3_5.triangular import solve_unit_lower, unit_lower_inverse
 
@@ -122,7 +122,9 @@ def test_gradient_is_finite_at_zero_keys_and_queries():
     def total(x):
         inputs = random_inputs()
         unit = l2_norm(x)
-        o, _ = chunked_delta_rule(unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], 16)
+        o, _ = chunked_delta_rule(
+            unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], chunk=16
+        )
         return jnp.sum(o * o)
 
     gradient = quick_jit(jax.grad(total))(jnp.zeros((BATCH, LENGTH, KEY_HEADS, KEY_DIM)))
