@@ -70,6 +70,11 @@ def param_shapes(config: Qwen35Config) -> dict[str, Any]:
 _MATRICES = frozenset(["embed", "lm_head", "qkv", "z", "b", "a", "out", "q", "k", "v", "o", "gate", "up", "down"])
 
 
+def is_matrix(name: str) -> bool:
+    """Whether a parameter enters a matrix product: its dtype may be the compute dtype's."""
+    return name in _MATRICES
+
+
 def cast_params(params: Params, dtype: DTypeLike) -> Params:
     """Parameters in a compute dtype: what enters a matrix product is cast, everything else is kept in fp32.
 
@@ -79,7 +84,7 @@ def cast_params(params: Params, dtype: DTypeLike) -> Params:
     """
 
     def cast(path: tuple[Any, ...], leaf: Any) -> Array:
-        return jnp.asarray(leaf).astype(dtype if path[-1].key in _MATRICES else jnp.float32)
+        return jnp.asarray(leaf).astype(dtype if is_matrix(path[-1].key) else jnp.float32)
 
     return jax.tree.map_with_path(cast, params)
 

@@ -74,6 +74,7 @@ def test_settings_are_read_not_assumed():
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"attn_output_gate": False}, "attn_output_gate"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type"),
         ({"full_attention_interval": 2}, "full_attention_interval"),
         ({"layer_types": ["full_attention"] * 24}, "layer_types"),
         ({"rope_parameters": TEXT["rope_parameters"] | {"rope_type": "yarn"}}, "rope_type"),
