@@ -100,9 +100,9 @@ def _mix_in_blocks(
     batch, length, _ = x_BxTxD.shape
     blocks, window = -(-length // BLOCK), config.conv_window
 
-    def split(x: Array, fill: int = 0) -> Array:
+    def split(x: Array) -> Array:
         """[B, T, ...] to [blocks, B, BLOCK, ...]; what fills the last block changes no state."""
-        x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - length)) + ((0, 0),) * (x.ndim - 2), constant_values=fill)
+        x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - length)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(batch, blocks, BLOCK, *x.shape[2:]), 1, 0)
 
     def block(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
