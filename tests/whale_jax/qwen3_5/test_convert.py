@@ -86,7 +86,7 @@ def test_untrained_export_is_bit_identical(reference_model, tmp_path, dtype):
     assert files(tmp_path / "out") == files(source)
 
 
-def test_case_g161_g162_foreign_tensors_and_files_are_carried_through(composite, tmp_path):
+def test_case_g161_g162_g164_foreign_tensors_and_files_are_carried_through(composite, tmp_path):
     _, params = load_checkpoint(composite)
     export_checkpoint(composite, params, tmp_path / "out")
     assert files(tmp_path / "out") == files(composite)
