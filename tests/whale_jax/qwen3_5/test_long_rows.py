@@ -1,5 +1,6 @@
 """Rows longer than a block: the same numbers as without blocks, and no array that grows with the square of the row."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -125,6 +126,17 @@ def test_a_remat_policy_recomputes_more_than_the_one_before(tiny_config, tiny_pa
         counts[policy] = (len(matrices), len(products))
     assert counts["none"][0] == counts["dots"][0] < counts["layer"][0] < counts["group"][0]
     assert counts["none"][1] < counts["dots"][1] < counts["layer"][1] < counts["group"][1]
+
+
+def test_the_program_of_a_gradient_is_as_long_for_32_layers_as_for_8(tiny_config, tokens, segments):
+    """Layers are scanned, so what is traced and compiled does not grow with depth."""
+    sizes = []
+    for layers in (8, 32):
+        config = dataclasses.replace(tiny_config, num_layers=layers)
+        params = jax.eval_shape(lambda key, config=config: model.init_params(config, key), jax.random.key(0))
+        program = jax.make_jaxpr(model_gradient(config, tokens, segments, model.Remat.LAYER))(params)
+        sizes.append(sum(1 for _ in equations(program.jaxpr)))
+    assert sizes[0] == sizes[1]
 
 
 def test_unknown_remat_policies_are_named():
