@@ -25,6 +25,9 @@ from whale_jax.qwen3_5.triangular import solve_unit_lower
 CHUNK = 32
 """Positions per chunk of `chunked_delta_rule`."""
 
+_FORGOTTEN = -128.0
+"""A decay rate as good as minus infinity: exp of it is 0 in fp32."""
+
 _einsum = partial(jnp.einsum, precision=Precision.HIGHEST, preferred_element_type=jnp.float32)
 
 
@@ -90,10 +93,11 @@ def chunked_delta_rule(
     segment = jnp.cumsum(_to_chunks(reset_BxT[..., None], pad, chunk).astype(jnp.int32), axis=-1)  # [n, B, 1, c]
     lower = jnp.tril(jnp.ones((chunk, chunk), bool))
     strictly_lower = jnp.tril(jnp.ones((chunk, chunk), bool), -1)
-    total = _einsum("nbhj,ij->nbhi", g, lower.astype(jnp.float32))
+    coarse, fine = _running_sums(g)
+    between = (coarse[..., :, None] - coarse[..., None, :]) + (fine[..., :, None] - fine[..., None, :])
     together = (segment[..., :, None] == segment[..., None, :]) & lower
     # Masked before exp: above the diagonal the difference is positive and could overflow.
-    decay = jnp.exp(jnp.where(together, total[..., :, None] - total[..., None, :], -jnp.inf))
+    decay = jnp.exp(jnp.where(together, between, -jnp.inf))
     kk, qk = (
         jnp.repeat(_einsum("nbhik,nbhjk->nbhij", t, k), repeats, axis=2)
         if repeats > 1
@@ -103,10 +107,10 @@ def chunked_delta_rule(
     if repeats > 1:
         q, k = (jnp.repeat(t, repeats, axis=2) for t in (q, k))
     system = jnp.where(strictly_lower, kk * decay * beta[..., None], 0.0)
-    from_start = jnp.where(segment == 0, jnp.exp(total), 0.0)[
-        ..., None
-    ]  # how much of the incoming state a position sees
-    to_end = jnp.where(segment == segment[..., -1:], jnp.exp(total[..., -1:] - total), 0.0)[..., None]
+    # How much of the incoming state a position sees, and how much of a position the outgoing state.
+    from_start = jnp.where(segment == 0, jnp.exp(coarse + fine), 0.0)[..., None]
+    left = (coarse[..., -1:] - coarse) + (fine[..., -1:] - fine)
+    to_end = jnp.where(segment == segment[..., -1:], jnp.exp(left), 0.0)[..., None]
     solved = solve(system, jnp.concatenate([v, k * from_start], axis=-1) * beta[..., None])
     u_v, u_k = jnp.split(solved, [v.shape[-1]], axis=-1)
 
@@ -120,6 +124,19 @@ def chunked_delta_rule(
     chunks, batch = o.shape[:2]
     o = jnp.transpose(o, (1, 0, 3, 2, 4)).reshape(batch, chunks * chunk, value_heads, -1)
     return o[:, :length], state
+
+
+def _running_sums(g: Array) -> tuple[Array, Array]:
+    """The running sum of g [..., c] along a chunk, in two parts whose differences are right to fp32's precision.
+
+    In one part, a large step spoils all differences after it: behind g = -100 the sum's spacing is 8e-6, and the decay
+    between two later positions is off by that. Here the first part is exact: it sums multiples of 1/512 to at most
+    128 c in absolute value, which fp32 holds up to c = 256. The second sums remainders of at most 1/1024.
+    """
+    g = jnp.maximum(g, _FORGOTTEN)
+    coarse = jax.lax.stop_gradient(jnp.round(g * 512) / 512)
+    lower = jnp.tril(jnp.ones((g.shape[-1],) * 2, jnp.float32))
+    return _einsum("nbhj,ij->nbhi", coarse, lower), _einsum("nbhj,ij->nbhi", g - coarse, lower)
 
 
 def _to_chunks(x: Array, pad: int, chunk: int) -> Array:

@@ -88,6 +88,16 @@ def test_extreme_gates_and_keys(change):
     assert_same(inputs | {name: np.full_like(inputs[name], value) for name, value in change.items()}, NO_RESET)
 
 
+@pytest.mark.parametrize("steps", [[-1e4, -0.3, -1e-3, 0.0], [-160.0, -20.0, -0.05]], ids=["extreme", "as trained"])
+def test_weak_decay_after_strong_decay_in_one_chunk(steps):
+    """One running sum of g would be off by its own rounding: 1e-3 after a step of -1e4, 4e-5 after one of -160."""
+    rng = np.random.default_rng(7)
+    inputs = random_inputs(6)
+    rare = rng.uniform(size=inputs["g"].shape) < 0.1
+    inputs["g"] = np.where(rare, rng.choice(steps, inputs["g"].shape), -1e-2).astype(np.float32)
+    assert_same(inputs, NO_RESET, chunk=64)
+
+
 def test_equal_keys_at_full_strength_where_a_closed_form_overflows():
     """A chunk of 64 equal keys without decay: the powers of its matrix pass 1e17, and cancel to 1 and -1."""
     inputs = random_inputs(4) | {"g": np.zeros((BATCH, LENGTH, VALUE_HEADS), np.float32)}
@@ -143,8 +153,11 @@ def test_positions_that_must_not_count_leave_the_state_alone():
     np.testing.assert_allclose(after_all, after_40, atol=1e-6)
 
 
-def test_gradient_equals_that_of_the_recurrence():
+@pytest.mark.parametrize("strong", [False, True])
+def test_gradient_equals_that_of_the_recurrence(strong):
     inputs = random_inputs(2)
+    if strong:
+        inputs["g"][:, ::5] = -40.0
     reset = NO_RESET.at[1, 20].set(True)
     names = list(inputs)
 
