@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from harness_search.contract import Budgets
@@ -24,6 +23,7 @@ from whale_jax.journal import Journal, JournalError, canonical, write_once
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
+from whale_jax.qwen3_5.params import cast_params
 from whale_jax.report.metrics import MetricsWriter
 from whale_jax.report.picture import Span
 from whale_jax.report.progress import Progress
@@ -39,8 +39,8 @@ COVERAGE_FLOOR = 0.9
 
 
 def cast(params: Any, dtype: Any) -> Any:
-    """The serving copy of master weights."""
-    return jax.tree.map(lambda array: jnp.asarray(array).astype(dtype), params)
+    """The serving copy of master weights: matrices in the compute dtype, the rest in fp32."""
+    return cast_params(params, dtype)
 
 
 class InfrastructureError(RuntimeError):

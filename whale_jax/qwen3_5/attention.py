@@ -1,7 +1,7 @@
 """Gated full attention with grouped key/value heads, normed q and k, and partial RoPE (PAPER section 7).
 
-Scores and softmax are fp32. Positions are handled in blocks of queries, and in training each block is recomputed in the
-backward pass, so that no array of T x T is ever kept.
+Scores and softmax are fp32. In training, no array of T x T is ever kept: rows of up to `_LONGEST_UNROLLED` positions
+are handled in a few blocks of queries, each recomputed in the backward pass; longer ones by `blockwise`.
 """
 
 from functools import partial
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from whale_jax.qwen3_5.blockwise import MASKED, blockwise_attention
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.layers import rms_norm, rotate
 
@@ -19,8 +20,8 @@ _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
 _KEY_BLOCK = 128
 """Keys of a cache that are read together."""
 
-_MASKED = -1e30
-"""Finite, so that a row without any visible key (padding) has finite values and gradients."""
+_LONGEST_UNROLLED = 1024
+"""Positions of a row up to which a few large blocks are faster than a scan over many small ones."""
 
 
 def project(
@@ -40,8 +41,9 @@ def project(
 
 
 def gated_output(params: dict[str, Array], attended: Array, gate: Array) -> Array:
-    """(attended * sigmoid(gate)) through o_proj; `attended` is [..., N, H]."""
-    return (attended.reshape(gate.shape).astype(gate.dtype) * jax.nn.sigmoid(gate)) @ params["o"]
+    """(attended * sigmoid(gate)), in fp32, through o_proj; `attended` is fp32 [..., N, H]."""
+    gated = attended.reshape(gate.shape) * jax.nn.sigmoid(gate.astype(jnp.float32))
+    return gated.astype(gate.dtype) @ params["o"]
 
 
 def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK: Array) -> Array:
@@ -50,7 +52,7 @@ def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK
     kv_heads = k_BxKxKhxH.shape[2]
     q = q_BxTxNxH.reshape(batch, length, kv_heads, heads // kv_heads, size) * size**-0.5
     scores = jnp.einsum("btgrh,bkgh->bgrtk", q, k_BxKxKhxH, preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(jnp.where(visible_BxTxK[:, None, None], scores, _MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible_BxTxK[:, None, None], scores, MASKED), axis=-1)
     attended = jnp.einsum(
         "bgrtk,bkgh->btgrh", weights.astype(v_BxKxKhxH.dtype), v_BxKxKhxH, preferred_element_type=jnp.float32
     )
@@ -77,7 +79,7 @@ def attend_cache(q_BxTxNxH: Array, k_GxBxKhxSxH: Array, v_GxBxKhxSxH: Array, gro
         position = start + jnp.arange(block)
         visible = (position >= number * block) & (position <= last_BxT[..., None])
         scores = jnp.einsum("btgrh,bgkh->bgrtk", q, k, preferred_element_type=jnp.float32)
-        scores = jnp.where(visible[:, None, None], scores, _MASKED)
+        scores = jnp.where(visible[:, None, None], scores, MASKED)
         new_largest = jnp.maximum(largest, scores.max(axis=-1))
         weights = jnp.exp(scores - new_largest[..., None])
         kept = jnp.exp(largest - new_largest)
@@ -85,7 +87,7 @@ def attend_cache(q_BxTxNxH: Array, k_GxBxKhxSxH: Array, v_GxBxKhxSxH: Array, gro
         return new_largest, total * kept + weights.sum(axis=-1), attended * kept[..., None] + added
 
     grid = (batch, kv_heads, heads // kv_heads, length)
-    empty = (jnp.full(grid, _MASKED), jnp.zeros(grid), jnp.zeros((*grid, size)))
+    empty = (jnp.full(grid, MASKED), jnp.zeros(grid), jnp.zeros((*grid, size)))
     _, total, attended = jax.lax.fori_loop(0, last_BxT.max() // block + 1, add, empty)
     return jnp.moveaxis(attended / total[..., None], 3, 1).reshape(batch, length, heads, size)
 
@@ -96,6 +98,9 @@ def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, seg
     A block of queries looks at the keys up to its own end, so about half of the work is skipped.
     """
     length = q_BxTxNxH.shape[1]
+    if length > _LONGEST_UNROLLED:
+        scaled = q_BxTxNxH * q_BxTxNxH.shape[-1] ** -0.5
+        return blockwise_attention(scaled, k_BxTxKhxH, v_BxTxKhxH, segment_ids_BxT)
     size = max(_SMALLEST_BLOCK, -(-length // _MOST_BLOCKS))
 
     @partial(jax.checkpoint, static_argnums=(4,))

@@ -202,6 +202,7 @@ _FIXED = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
     "attn_output_gate": (True,),
+    "output_gate_type": ("swish", "silu"),
     "mamba_ssm_dtype": ("float32",),
     "full_attention_interval": (FULL_ATTENTION_INTERVAL,),
     "mlp_only_layers": ([],),

@@ -1,33 +1,26 @@
 """Gated DeltaNet: the linear-attention layer of Qwen3.5 (PAPER section 7).
 
-Per value head the state S is a Dk x Dv matrix, and one position does
+Projections; a causal convolution over q, k and v; the delta rule (`delta_rule`); a gated norm; the output projection.
+Convolution, gates, norms, state and the rule itself are fp32 whatever the compute dtype.
 
-    S <- exp(g) S;    S <- S + k (beta (v - S^T k))^T;    o = S^T q
-
-`recurrent_delta_rule` is that, one position at a time, for decoding. `chunked_delta_rule` does c positions with matrix
-products (the WY form of Yang et al., "Gated Delta Networks"): inside a chunk the corrections u of all positions satisfy
-the unit lower triangular system (I + A) u = beta (v - exp(G) S^T k), with A_ij = beta_i (k_i . k_j) exp(G_i - G_j) for
-j < i and G the running sum of g.
-
-Gates, norms, state and the triangular system are fp32 whatever the compute dtype.
+Between the projections, a row longer than `BLOCK` is walked in blocks of that many positions, and the backward pass
+computes each block anew from its inputs and the state before it. So what the rule needs inside (fp32 q, k, v, the state
+before every chunk, the triangular systems) exists for one block at a time, however long the row is.
 """
 
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.lax import Precision
 
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.delta_rule import DeltaRule, chunked_delta_rule, recurrent_delta_rule
 from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
-from whale_jax.qwen3_5.triangular import solve_unit_lower
 
-CHUNK = 32
-"""Positions per chunk; see `chunked_delta_rule`."""
-
-_einsum = partial(jnp.einsum, precision=Precision.HIGHEST, preferred_element_type=jnp.float32)
+BLOCK = 1024
+"""Positions of a long row handled together."""
 
 
 class Rows(NamedTuple):
@@ -42,7 +35,14 @@ class Rows(NamedTuple):
 
 
 def delta_net(
-    config: Qwen35Config, params: dict[str, Array], x_BxTxD: Array, rows: Rows, window_BxWxQ: Array, state: Array
+    config: Qwen35Config,
+    params: dict[str, Array],
+    x_BxTxD: Array,
+    rows: Rows,
+    window_BxWxQ: Array,
+    state: Array,
+    *,
+    rule: DeltaRule = chunked_delta_rule,
 ) -> tuple[Array, Array, Array]:
     """The whole layer over several positions.
 
@@ -50,19 +50,22 @@ def delta_net(
         x_BxTxD: the normed input.
         window_BxWxQ: the conv inputs just before the rows.
         state: [B, Hv, Dk, Dv] fp32, the state just before the rows.
+        rule: what computes the delta rule.
 
     Returns:
         Output [B, T, D], and the window and the state after each row's last valid position.
     """
     mixed_BxTxQ = x_BxTxD @ params["qkv"]
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
-    convolved = _causal_conv(padded, params["conv"], rows.reset_BxT)
-    q, k, v = _split_heads(config, convolved)
-    g, beta = _gates(params, x_BxTxD)
-    g = jnp.where(rows.valid_BxT[..., None], g, 0.0)
-    beta = jnp.where(rows.valid_BxT[..., None], beta, 0.0)
-    o, new_state = chunked_delta_rule(q, k, v, g, beta, rows.reset_BxT, state)
-    y = _output(config, params, x_BxTxD, o)
+    if x_BxTxD.shape[1] > BLOCK:
+        mixed, new_state = _mix_in_blocks(config, params, x_BxTxD, padded, rows, state, rule)
+    else:
+        convolved = _causal_conv(padded, params["conv"], _visible_taps(rows.reset_BxT, config.conv_window))
+        q, k, v = _split_heads(config, convolved)
+        g, beta = _valid_gates(params, x_BxTxD, rows)
+        o, new_state = rule(q, k, v, g, beta, rows.reset_BxT, state)
+        mixed = _gated(config, params, x_BxTxD @ params["z"], o)
+    y = mixed @ params["out"]
     if rows.count_B is None:
         return y, window_BxWxQ, new_state
     take = rows.count_B[:, None] + jnp.arange(config.conv_window)
@@ -79,20 +82,61 @@ def delta_net_step(
     q, k, v = _split_heads(config, convolved[:, None])
     g, beta = _gates(params, x_BxD[:, None])
     o, state = recurrent_delta_rule(q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], state)
-    y = _output(config, params, x_BxD[:, None], o[:, None])
+    x_Bx1xD, o = x_BxD[:, None], o[:, None]
+    y = _gated(config, params, x_Bx1xD @ params["z"], o) @ params["out"]
     return y[:, 0], padded[:, 1:].astype(window_BxWxQ.dtype), state
 
 
-def _causal_conv(padded: Array, kernel_WxQ: Array, reset_BxT: Array) -> Array:
-    """Depthwise causal convolution and silu. `padded` is the carried window followed by the rows: [B, W + T, Q]."""
-    length, taps = reset_BxT.shape[1], kernel_WxQ.shape[0]
-    total = padded[:, taps - 1 :] * kernel_WxQ[-1]
+def _mix_in_blocks(
+    config: Qwen35Config,
+    params: dict[str, Array],
+    x_BxTxD: Array,
+    padded: Array,
+    rows: Rows,
+    state: Array,
+    rule: DeltaRule,
+) -> tuple[Array, Array]:
+    """What lies between the projections, for a long row. Returns [B, T, Hv Dv] in the compute dtype, and the state."""
+    batch, length, _ = x_BxTxD.shape
+    blocks, window = -(-length // BLOCK), config.conv_window
+
+    def split(x: Array) -> Array:
+        """[B, T, ...] to [blocks, B, BLOCK, ...]; what fills the last block changes no state."""
+        x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - length)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(batch, blocks, BLOCK, *x.shape[2:]), 1, 0)
+
+    def block(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        before, here, visible, g, beta, reset, z = inputs
+        taps = (visible[..., tap] for tap in range(window))
+        convolved = _causal_conv(jnp.concatenate([before, here], axis=1), params["conv"], taps)
+        o, state = rule(*_split_heads(config, convolved), g, beta, reset, state)
+        return state, _gated(config, params, z, o)
+
+    visible = jnp.stack(list(_visible_taps(rows.reset_BxT, window)), axis=-1)
+    g, beta = _valid_gates(params, x_BxTxD, rows)
+    here = split(padded[:, window:])
+    before = jnp.concatenate([padded[None, :, :window], here[:-1, :, -window:]])
+    inputs = (before, here, split(visible), split(g), split(beta), split(rows.reset_BxT), split(x_BxTxD @ params["z"]))
+    state, mixed = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), state, inputs)
+    return jnp.moveaxis(mixed, 0, 1).reshape(batch, blocks * BLOCK, -1)[:, :length], state
+
+
+def _visible_taps(reset_BxT: Array, window: int) -> Iterator[Array]:
+    """For each tap, nearest first, whether it looks into the same sequence: none began since."""
     inside_BxT = jnp.ones_like(reset_BxT)
-    for back in range(1, taps):
-        # A tap `back` positions earlier counts while no sequence began since.
-        inside_BxT = inside_BxT & ~_shift_right(reset_BxT, back - 1)
+    for back in range(window):
+        inside_BxT = inside_BxT & ~_shift_right(reset_BxT, back)
+        yield inside_BxT
+
+
+def _causal_conv(padded: Array, kernel_WxQ: Array, visible_taps: Iterable[Array]) -> Array:
+    """Depthwise causal convolution and silu. `padded` is the carried window followed by the rows: [B, W + T, Q]."""
+    taps = kernel_WxQ.shape[0]
+    length = padded.shape[1] - taps + 1
+    total = padded[:, taps - 1 :] * kernel_WxQ[-1]
+    for back, visible_BxT in enumerate(visible_taps, 1):
         earlier = padded[:, taps - 1 - back : taps - 1 - back + length]
-        total = total + jnp.where(inside_BxT[..., None], earlier, 0) * kernel_WxQ[taps - 1 - back]
+        total = total + jnp.where(visible_BxT[..., None], earlier, 0) * kernel_WxQ[taps - 1 - back]
     return jax.nn.silu(total)
 
 
@@ -112,86 +156,19 @@ def _split_heads(config: Qwen35Config, x_BxTxQ: Array) -> tuple[Array, Array, Ar
 
 def _gates(params: dict[str, Array], x_BxTxD: Array) -> tuple[Array, Array]:
     """g (log decay, <= 0) and beta (write strength in 0..1), both [B, T, Hv] in fp32."""
-    a = (x_BxTxD @ params["a"]).astype(jnp.float32)
+    a = jnp.matmul(x_BxTxD, params["a"], preferred_element_type=jnp.float32)
     rate = jnp.exp(params["a_log"].astype(jnp.float32))
     g = -rate * jax.nn.softplus(a + params["dt_bias"].astype(jnp.float32))
-    return g, jax.nn.sigmoid((x_BxTxD @ params["b"]).astype(jnp.float32))
+    return g, jax.nn.sigmoid(jnp.matmul(x_BxTxD, params["b"], preferred_element_type=jnp.float32))
 
 
-def _output(config: Qwen35Config, params: dict[str, Array], x_BxTxD: Array, o: Array) -> Array:
-    z = (x_BxTxD @ params["z"]).reshape(o.shape)
-    y = gated_rms_norm(o, z, params["norm"], config.rms_eps)
-    return y.reshape(*x_BxTxD.shape[:2], -1).astype(x_BxTxD.dtype) @ params["out"]
+def _valid_gates(params: dict[str, Array], x_BxTxD: Array, rows: Rows) -> tuple[Array, Array]:
+    """`_gates`, both 0 at padding, which then neither decays the state nor writes to it."""
+    g, beta = _gates(params, x_BxTxD)
+    return jnp.where(rows.valid_BxT[..., None], g, 0.0), jnp.where(rows.valid_BxT[..., None], beta, 0.0)
 
 
-def recurrent_delta_rule(
-    q_BxHkxDk: Array, k_BxHkxDk: Array, v_BxHvxDv: Array, g_BxHv: Array, beta_BxHv: Array, state: Array
-) -> tuple[Array, Array]:
-    """One position. All fp32; state is [B, Hv, Dk, Dv]. Returns o [B, Hv, Dv] and the new state."""
-    repeats = v_BxHvxDv.shape[1] // k_BxHkxDk.shape[1]
-    q, k = (jnp.repeat(t, repeats, axis=1) for t in (q_BxHkxDk, k_BxHkxDk))
-    state = state * jnp.exp(g_BxHv)[..., None, None]
-    read = jnp.sum(state * k[..., None], axis=-2)
-    state = state + k[..., None] * (beta_BxHv[..., None] * (v_BxHvxDv - read))[..., None, :]
-    return jnp.sum(state * q[..., None], axis=-2), state
-
-
-def chunked_delta_rule(
-    q: Array, k: Array, v: Array, g: Array, beta: Array, reset_BxT: Array, state: Array, chunk: int = CHUNK
-) -> tuple[Array, Array]:
-    """Several positions, by chunks; equals the recurrence up to rounding.
-
-    Args:
-        q, k: [B, T, Hk, Dk] fp32. v: [B, T, Hv, Dv] fp32. g, beta: [B, T, Hv] fp32; both 0 where a position must change
-            nothing.
-        reset_BxT: True where a sequence begins: the state is zero before it.
-        state: [B, Hv, Dk, Dv] fp32, the state before the first position.
-        chunk: a power of two. On CPUs at Dk = 32 a chunk of 32 is fastest; at 128 the field uses 64.
-
-    Returns:
-        o [B, T, Hv, Dv] and the state after position T - 1.
-    """
-    length, key_heads, value_heads = q.shape[1], k.shape[2], v.shape[2]
-    repeats = value_heads // key_heads
-    pad = -length % chunk
-    q, k, v, g, beta = (_to_chunks(t, pad, chunk) for t in (q, k, v, g, beta))
-    segment = jnp.cumsum(_to_chunks(reset_BxT[..., None], pad, chunk).astype(jnp.int32), axis=-1)  # [n, B, 1, c]
-    lower = jnp.tril(jnp.ones((chunk, chunk), bool))
-    strictly_lower = jnp.tril(jnp.ones((chunk, chunk), bool), -1)
-    total = _einsum("nbhj,ij->nbhi", g, lower.astype(jnp.float32))
-    together = (segment[..., :, None] == segment[..., None, :]) & lower
-    # Masked before exp: above the diagonal the difference is positive and could overflow.
-    decay = jnp.exp(jnp.where(together, total[..., :, None] - total[..., None, :], -jnp.inf))
-    kk, qk = (
-        jnp.repeat(_einsum("nbhik,nbhjk->nbhij", t, k), repeats, axis=2)
-        if repeats > 1
-        else _einsum("nbhik,nbhjk->nbhij", t, k)
-        for t in (k, q)
-    )
-    if repeats > 1:
-        q, k = (jnp.repeat(t, repeats, axis=2) for t in (q, k))
-    system = jnp.where(strictly_lower, kk * decay * beta[..., None], 0.0)
-    from_start = jnp.where(segment == 0, jnp.exp(total), 0.0)[
-        ..., None
-    ]  # how much of the incoming state a position sees
-    to_end = jnp.where(segment == segment[..., -1:], jnp.exp(total[..., -1:] - total), 0.0)[..., None]
-    solved = solve_unit_lower(system, jnp.concatenate([v, k * from_start], axis=-1) * beta[..., None])
-    u_v, u_k = jnp.split(solved, [v.shape[-1]], axis=-1)
-
-    def step(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        u_v, u_k, k_end, kept = inputs
-        u = u_v - _einsum("bhik,bhkv->bhiv", u_k, state)
-        return state * kept + _einsum("bhik,bhiv->bhkv", k_end, u), (u, state)
-
-    state, (u, before) = jax.lax.scan(step, state, (u_v, u_k, k * to_end, from_start[..., -1:, :]))
-    o = _einsum("nbhik,nbhkv->nbhiv", q * from_start, before) + _einsum("nbhij,nbhjv->nbhiv", qk * decay, u)
-    chunks, batch = o.shape[:2]
-    o = jnp.transpose(o, (1, 0, 3, 2, 4)).reshape(batch, chunks * chunk, value_heads, -1)
-    return o[:, :length], state
-
-
-def _to_chunks(x: Array, pad: int, chunk: int) -> Array:
-    """[B, T, H, ...] to [n, B, H, c, ...], padded with zeros to whole chunks."""
-    x = jnp.pad(x, ((0, 0), (0, pad)) + ((0, 0),) * (x.ndim - 2))
-    x = x.reshape(x.shape[0], -1, chunk, *x.shape[2:])
-    return jnp.moveaxis(x, (1, 3, 2), (0, 2, 3))
+def _gated(config: Qwen35Config, params: dict[str, Array], z_BxTxZ: Array, o: Array) -> Array:
+    """The output norm of `o` [B, T, Hv, Dv], gated by z: [B, T, Hv Dv] in z's dtype."""
+    y = gated_rms_norm(o, z_BxTxZ.reshape(o.shape), params["norm"], config.rms_eps)
+    return y.reshape(z_BxTxZ.shape).astype(z_BxTxZ.dtype)

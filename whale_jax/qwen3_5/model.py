@@ -16,12 +16,22 @@ from whale_jax.qwen3_5.cache import Cache, init_cache
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
 from whale_jax.qwen3_5.layers import feed_forward, rms_norm, rotary_angles
-from whale_jax.qwen3_5.params import Params, Qwen35, init_params
+from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params
+from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
 
-__all__ = ["Cache", "Params", "Qwen35", "decode", "extend", "forward", "init_cache", "init_params", "unembed"]
-
-_KEEP_FP32 = ("a_log", "dt_bias")
-"""Parameters that are used in fp32 even when the matrices are cast to a narrower compute dtype."""
+__all__ = [
+    "Cache",
+    "Params",
+    "Qwen35",
+    "Remat",
+    "cast_params",
+    "decode",
+    "extend",
+    "forward",
+    "init_cache",
+    "init_params",
+    "unembed",
+]
 
 
 def forward(
@@ -31,7 +41,7 @@ def forward(
     segment_ids_BxT: Array,
     *,
     compute_dtype: DTypeLike = jnp.float32,
-    remat: bool = True,
+    remat: Remat | bool = True,
 ) -> Array:
     """The training pass over packed rows.
 
@@ -40,32 +50,33 @@ def forward(
         segment_ids_BxT: int32; 0 is padding, every other value one sequence, whose positions are consecutive. Recurrent
             state, conv window, attention and positions restart where the value changes.
         compute_dtype: of activations and matrix products; gates, norms, softmax and state stay fp32.
-        remat: recompute each layer in the backward pass in place of keeping its inner activations.
+        remat: what the backward pass recomputes (`Remat`); True stands for `Remat.LAYER`, False for `Remat.NONE`.
 
     Returns:
         Hidden states after the final norm, [B, T, D] in `compute_dtype`. Those at padding mean nothing.
     """
-    params = _cast(params, compute_dtype)
+    params = cast_params(params, compute_dtype)
     batch, _ = tokens_BxT.shape
     reset = _starts(segment_ids_BxT)
     rows = Rows(valid_BxT=segment_ids_BxT != 0, reset_BxT=reset, count_B=None)
     cos, sin = rotary_angles(config, _positions(reset))
     window = jnp.zeros((batch, config.conv_window, config.conv_channels), compute_dtype)
     state = jnp.zeros((batch, config.linear_value_heads, config.linear_key_dim, config.linear_value_dim), jnp.float32)
-    checkpoint = jax.checkpoint if remat else lambda function: function
+    policy = Remat.of(remat)
 
-    @checkpoint
+    @checkpoint_layer(policy)
     def linear_layer(x: Array, layer: dict[str, Array]) -> tuple[Array, None]:
         mixed, _, _ = delta_net(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), rows, window, state)
         return _add_feed_forward(config, layer, x + mixed), None
 
-    @checkpoint
+    @checkpoint_layer(policy)
     def full_layer(x: Array, layer: dict[str, Array]) -> Array:
         q, k, v, gate = project(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), cos, sin)
         return _add_feed_forward(
             config, layer, x + gated_output(layer, packed_attention(q, k, v, segment_ids_BxT), gate)
         )
 
+    @checkpoint_group(policy)
     def group(x: Array, layers: dict[str, dict[str, Array]]) -> tuple[Array, None]:
         x, _ = jax.lax.scan(linear_layer, x, layers["linear"])
         return full_layer(x, layers["full"]), None
@@ -100,7 +111,7 @@ def extend(
     Returns:
         Hidden states after the final norm [B, C, D] (meaningless at or beyond the count), and the cache.
     """
-    params = _cast(params, compute_dtype)
+    params = cast_params(params, compute_dtype)
     batch, width = tokens_BxC.shape
     offset = jnp.arange(width)
     valid = offset < count_B[:, None]
@@ -147,7 +158,7 @@ def decode(
     Returns:
         Hidden states after the final norm [B, D] (meaningless for inactive rows), and the cache.
     """
-    params = _cast(params, compute_dtype)
+    params = cast_params(params, compute_dtype)
     cos, sin = rotary_angles(config, cache.length[:, None])
     write_at = jnp.where(active_B, cache.length, cache.k.shape[3])
     last = jnp.where(active_B, cache.length, 0)[:, None]
@@ -201,15 +212,6 @@ def _run_groups(
 
 def _add_feed_forward(config: Qwen35Config, layer: dict[str, Array], x: Array) -> Array:
     return x + feed_forward(layer, rms_norm(x, layer["post_norm"], config.rms_eps))
-
-
-def _cast(params: Params, dtype: DTypeLike) -> Params:
-    """Parameters in the compute dtype, except those whose narrow form would change the decay."""
-
-    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf if path[-1].key in _KEEP_FP32 else leaf.astype(dtype)
-
-    return jax.tree.map_with_path(cast, params)
 
 
 def _where_rows(rows_B: Array, new: Array, old: Array) -> Array:

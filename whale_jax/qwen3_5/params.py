@@ -67,6 +67,28 @@ def param_shapes(config: Qwen35Config) -> dict[str, Any]:
     return shapes if c.tie_embeddings else shapes | {"lm_head": (c.vocab_size, hidden)}
 
 
+_MATRICES = frozenset(["embed", "lm_head", "qkv", "z", "b", "a", "out", "q", "k", "v", "o", "gate", "up", "down"])
+
+
+def is_matrix(name: str) -> bool:
+    """Whether a parameter enters a matrix product: its dtype may be the compute dtype's."""
+    return name in _MATRICES
+
+
+def cast_params(params: Params, dtype: DTypeLike) -> Params:
+    """Parameters in a compute dtype: what enters a matrix product is cast, everything else is kept in fp32.
+
+    Norm weights, the convolution's taps and the decay parameters (`a_log`, `dt_bias`) are used in fp32 whatever the
+    compute dtype. They are a few thousand numbers per layer, and rounding them to bf16 would change the decay of the
+    state and lose small updates.
+    """
+
+    def cast(path: tuple[Any, ...], leaf: Any) -> Array:
+        return jnp.asarray(leaf).astype(dtype if is_matrix(path[-1].key) else jnp.float32)
+
+    return jax.tree.map_with_path(cast, params)
+
+
 def init_params(config: Qwen35Config, key: Array, dtype: DTypeLike = jnp.float32) -> Params:
     """Random parameters as the reference initialises them: small matrices, identity norms, decay rates in 0.01..16."""
     shapes = param_shapes(config)

@@ -58,6 +58,7 @@ class SafetensorsFile:
 
     Attributes:
         head: the raw length and header, `data` excluded.
+        fields: the parsed header, `__metadata__` included, in its own order.
         entries: name to `TensorEntry`, in the order of the bytes.
     """
 
@@ -70,11 +71,12 @@ class SafetensorsFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                size = path.stat().st_size
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                if path.stat().st_size < 8:
+                    raise CheckpointError(path, ["cut short: under 8 bytes are no safetensors file"])
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise CheckpointError(path, [f"cannot be read ({error.strerror})"]) from error
-        self.head, self.entries = self._parse()
+        self.head, self.fields, self.entries = self._parse()
 
     def array(self, name: str) -> np.ndarray:
         """A read-only view of one tensor in the mapped file."""
@@ -86,16 +88,21 @@ class SafetensorsFile:
         entry = self.entries[name]
         return memoryview(self._map)[entry.start : entry.stop]
 
-    def _parse(self) -> tuple[bytes, dict[str, TensorEntry]]:
+    def release(self, name: str) -> None:
+        """Takes a tensor's pages out of this process's memory; they are read again when they are needed again."""
+        entry = self.entries[name]
+        first = -(-entry.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        if first < entry.stop:
+            self._map.madvise(mmap.MADV_DONTNEED, first, entry.stop - first)
+
+    def _parse(self) -> tuple[bytes, dict[str, Any], dict[str, TensorEntry]]:
         size = len(self._map)
-        if size < 8:
-            raise CheckpointError(self.path, [f"cut short: {size} bytes are no safetensors file"])
         (length,) = struct.unpack("<Q", self._map[:8])
         if length > min(size - 8, _MAX_HEADER):
             raise CheckpointError(self.path, [f"cut short: the header says {length} bytes, the file has {size}"])
         head = self._map[: 8 + length]
         try:
-            fields = json.loads(head[8:])
+            fields = json.loads(head[8:], object_pairs_hook=unique_fields)
             entries = {name: _entry(field, 8 + length) for name, field in fields.items() if name != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(self.path, [f"the header is not valid ({error})"]) from error
@@ -111,7 +118,35 @@ class SafetensorsFile:
             problems.append(f"the tensors end at byte {position}, the file at {size}: it is cut short or has a tail")
         if problems:
             raise CheckpointError(self.path, problems)
-        return head, entries
+        return head, fields, entries
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `object_pairs_hook`. Of a name given twice, readers disagree about which one counts.
+
+    Raises:
+        ValueError: a name is given twice.
+    """
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return fields
+
+
+def recast_head(file: SafetensorsFile, dtypes: Mapping[str, np.dtype]) -> bytes:
+    """The head of a file with the same tensors in the same order, some of them in another dtype."""
+    names = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+    fields = dict(file.fields)
+    position = 0
+    for name, entry in file.entries.items():
+        dtype = dtypes.get(name, entry.dtype)
+        stop = position + math.prod(entry.shape) * dtype.itemsize
+        fields[name] = {**fields[name], "dtype": names[dtype], "data_offsets": [position, stop]}
+        position = stop
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 def _entry(field: Mapping[str, Any], base: int) -> TensorEntry:

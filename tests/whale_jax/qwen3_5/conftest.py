@@ -78,21 +78,31 @@ def tiny_params(tiny_config):
 
 
 @pytest.fixture(scope="session")
-def reference_model():
-    """A random `transformers` model in fp32 with non-trivial norms."""
+def make_reference() -> Callable[..., Any]:
+    """Random `transformers` models in fp32 with non-trivial norms; takes changes to `HF_FIELDS`."""
     torch = pytest.importorskip("torch")
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**HF_FIELDS)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("A_log"):
-                parameter.uniform_(*SLOW_DECAY)
-            else:
-                parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+
+    def make(**changes: Any) -> Any:
+        torch.manual_seed(0)
+        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**{**HF_FIELDS, **changes})).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("A_log"):
+                    parameter.uniform_(*SLOW_DECAY)
+                else:
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference_model(make_reference):
+    """The one with `HF_FIELDS` as they are."""
+    return make_reference()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,14 @@
 """Reading config.json: what is read, and that nothing that changes the numbers is ignored."""
 
 import json
+import math
 from typing import Any
 
+import jax
 import pytest
 
 from whale_jax.qwen3_5.config import ConfigError, Qwen35Config
+from whale_jax.qwen3_5.params import param_shapes
 
 TEXT: dict[str, Any] = {
     "model_type": "qwen3_5_text",
@@ -47,6 +50,41 @@ def test_text_only_and_composite_files_give_the_same_model():
     assert (text.rope_theta, text.tie_embeddings) == (1e7, True)
 
 
+def sized(hidden: int, ffn: int, layers: int, heads: int, value_heads: int, tied: bool) -> dict[str, Any]:
+    """The fields of a published size, without those that are the same for all."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 4,
+        "linear_num_value_heads": value_heads,
+        "tie_word_embeddings": tied,
+        "output_gate_type": "swish",
+    }
+
+
+@pytest.mark.parametrize("composite", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "parameters"),
+    [
+        (sized(1024, 3584, 24, 8, 16, True), 752_393_024),
+        (sized(2048, 6144, 24, 8, 16, True), 1_881_825_088),
+        (sized(2560, 9216, 32, 16, 32, True), 4_205_751_296),
+        (sized(4096, 12288, 32, 16, 32, False), 8_953_803_264),
+    ],
+    ids=["0.8B", "2B", "4B", "9B"],
+)
+def test_published_sizes_have_their_number_of_parameters(fields, parameters, composite):
+    """PAPER section 7."""
+    text = TEXT | fields
+    head = {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"]}
+    config = Qwen35Config.from_hf(head if composite else text)
+    shapes = jax.tree.leaves(param_shapes(config), is_leaf=lambda node: isinstance(node, tuple))
+    assert sum(map(math.prod, shapes)) == parameters
+
+
 def test_composite_head_is_tied_as_the_outer_level_says():
     composite = {"model_type": "qwen3_5", "text_config": TEXT, "tie_word_embeddings": False}
     assert not Qwen35Config.from_hf(composite).tie_embeddings
@@ -74,6 +112,7 @@ def test_settings_are_read_not_assumed():
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"attn_output_gate": False}, "attn_output_gate"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type"),
         ({"full_attention_interval": 2}, "full_attention_interval"),
         ({"layer_types": ["full_attention"] * 24}, "layer_types"),
         ({"rope_parameters": TEXT["rope_parameters"] | {"rope_type": "yarn"}}, "rope_type"),

@@ -1,7 +1,10 @@
 """Checkpoints in and out: exact, atomic, and refused with every reason at once."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -14,6 +17,7 @@ from whale_jax.qwen3_5.convert import CheckpointError, export_checkpoint, load_c
 from whale_jax.qwen3_5.params import param_shapes
 
 pytest.importorskip("torch")
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 
@@ -82,7 +86,7 @@ def test_untrained_export_is_bit_identical(reference_model, tmp_path, dtype):
     assert files(tmp_path / "out") == files(source)
 
 
-def test_case_g161_g162_foreign_tensors_and_files_are_carried_through(composite, tmp_path):
+def test_case_g161_g162_g164_foreign_tensors_and_files_are_carried_through(composite, tmp_path):
     _, params = load_checkpoint(composite)
     export_checkpoint(composite, params, tmp_path / "out")
     assert files(tmp_path / "out") == files(composite)
@@ -93,7 +97,10 @@ def test_trained_export_loads_in_transformers_and_here(checkpoint, tmp_path):
     from transformers import AutoModelForCausalLM
 
     config, params = load_checkpoint(checkpoint)
-    trained = jax.tree.map(lambda leaf: leaf + 1e-3 * jnp.arange(leaf.size).reshape(leaf.shape) / leaf.size, params)
+    rng = np.random.default_rng(0)
+    trained = jax.tree.map(
+        lambda leaf: np.asarray(leaf) + 1e-3 * rng.normal(size=leaf.shape).astype(np.float32), params
+    )
     export_checkpoint(checkpoint, trained, tmp_path / "out")
     again_config, again = load_checkpoint(tmp_path / "out")
     assert again_config == config
@@ -189,6 +196,10 @@ def damaged(data: bytes, kind: str) -> bytes:
         return b""
     if kind == "header longer than the file":
         return struct.pack("<Q", 1 << 40) + data[8:]
+    if kind == "a name twice":
+        again = b',"model.norm.weight":' + json.dumps(header["model.norm.weight"]).encode() + b"}"
+        text = data[8 : 8 + length].rstrip()[:-1] + again
+        return struct.pack("<Q", len(text)) + text + data[8 + length :]
     if kind == "header is not JSON":
         return data[:8] + b"?" * length + data[8 + length :]
     if kind == "header too deep":
@@ -216,6 +227,7 @@ DAMAGES = [
     "overlap",
     "negative",
     "unknown dtype",
+    "a name twice",
 ]
 
 
@@ -250,6 +262,8 @@ def lying(index: dict, kind: str) -> dict:
         weights[first] = other
     elif kind == "a tensor left out":
         del weights[second]
+    elif kind == "names without files":
+        weights[first] = 7
     elif kind == "no map":
         return {}
     return index | {"weight_map": weights}
@@ -265,6 +279,7 @@ def lying(index: dict, kind: str) -> dict:
         "a tensor in the wrong shard",
         "a tensor left out",
         "no map",
+        "names without files",
     ],
 )
 def test_case_g177_lying_indexes_are_refused(composite, kind):
@@ -272,6 +287,102 @@ def test_case_g177_lying_indexes_are_refused(composite, kind):
     file.write_text(json.dumps(lying(json.loads(file.read_text()), kind)))
     with pytest.raises(CheckpointError, match=r"index\.json"):
         load_checkpoint(composite)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}', '{"weight_map": {"mo']
+)
+def test_indexes_that_are_cut_short_or_say_two_things_are_refused(composite, text):
+    (composite / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"index\.json: not a safetensors index"):
+        load_checkpoint(composite)
+
+
+def test_a_single_file_beside_an_index_of_others_is_refused(composite):
+    (composite / "model.safetensors").write_bytes((composite / "model-00001-of-00002.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"holds model\.safetensors and an index"):
+        load_checkpoint(composite)
+
+
+def test_every_parameter_that_does_not_fit_is_listed(checkpoint, tmp_path):
+    _, params = load_checkpoint(checkpoint)
+    wrong = params | {"lm_head": params["embed"], "final_norm": params["final_norm"][:5]}
+    wrong["full"] = {name: leaf for name, leaf in params["full"].items() if name != "q"}
+    with pytest.raises(CheckpointError) as caught:
+        export_checkpoint(checkpoint, wrong, tmp_path / "out")
+    assert caught.value.problems == [
+        "full.q: missing from the parameters",
+        "lm_head: not a parameter of the source's model",
+        "final_norm: parameters have shape (5,), the source needs (32,)",
+    ]
+
+
+VECTORS = {"input_norm", "post_norm", "final_norm", "norm", "q_norm", "k_norm", "a_log", "dt_bias", "conv"}
+
+
+def test_export_in_another_dtype(composite, tmp_path):
+    """Matrices change; vectors, foreign tensors and metadata do not; config.json and the index tell the truth."""
+    index = json.loads((composite / "model.safetensors.index.json").read_text())
+    index["metadata"] = {"total_size": 1, "total_parameters": 2}
+    (composite / "model.safetensors.index.json").write_text(json.dumps(index))
+    config, params = load_checkpoint(composite)
+    out = tmp_path / "out"
+    export_checkpoint(composite, params, out, dtype=jnp.bfloat16)
+    again, rounded = load_checkpoint(out)
+    assert again == config
+    for (path, ours), before in zip(jax.tree.leaves_with_path(rounded), jax.tree.leaves(params), strict=True):
+        before = np.asarray(before)
+        expected = before if path[-1].key in VECTORS else before.astype(jnp.bfloat16).astype(np.float32)
+        np.testing.assert_array_equal(ours, expected, err_msg=jax.tree_util.keystr(path))
+    assert json.loads((out / "config.json").read_text())["text_config"]["dtype"] == "bfloat16"
+    total = 0
+    for shard in sorted(set(index["weight_map"].values())):
+        with safe_open(out / shard, "np") as file:
+            assert file.metadata() == {"format": "pt", "note": "kept"}
+        total += (out / shard).stat().st_size - 8 - int.from_bytes((out / shard).read_bytes()[:8], "little")
+    metadata = json.loads((out / "model.safetensors.index.json").read_text())["metadata"]
+    assert metadata == {"total_size": total, "total_parameters": 2}
+    with safe_open(out / "model-00001-of-00002.safetensors", "np") as file:
+        np.testing.assert_array_equal(file.get_tensor("model.visual.blocks.0.attn.qkv.weight"), np.arange(6))
+
+
+def test_an_export_into_its_source_is_refused(checkpoint):
+    _, params = load_checkpoint(checkpoint)
+    with pytest.raises(CheckpointError, match="lies inside its source"):
+        export_checkpoint(checkpoint, params, checkpoint / "export")
+    assert not (checkpoint / "export").exists()
+
+
+SHARDED = """
+import sys, jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from whale_jax.qwen3_5.convert import load_checkpoint
+config, whole = load_checkpoint(sys.argv[1])
+mesh = jax.make_mesh((2, 2), ("x", "y"))
+def spec(leaf):
+    axes = [None] * leaf.ndim
+    axes[-1] = "y" if leaf.shape[-1] % 2 == 0 else None
+    if leaf.ndim > 1 and leaf.shape[0] % 2 == 0:
+        axes[0] = "x"
+    return NamedSharding(mesh, P(*axes))
+shardings = jax.tree.map(spec, whole)
+_, parts = load_checkpoint(sys.argv[1], shardings=shardings)
+for ours, theirs, sharding in zip(*map(jax.tree.leaves, (parts, whole, shardings)), strict=True):
+    assert ours.sharding == sharding
+    np.testing.assert_array_equal(ours, theirs)
+assert parts["linear"]["qkv"].addressable_shards[0].data.shape[0] == 1
+print(sum(len(leaf.addressable_shards) for leaf in jax.tree.leaves(parts)))
+"""
+
+
+def test_import_into_target_shardings(checkpoint):
+    """On four devices, in a process of their own: stacking axis, matrix axis and neither."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED, str(checkpoint)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 4 * len(jax.tree.leaves(load_checkpoint(checkpoint)[1]))
 
 
 def test_export_is_atomic_and_never_overwrites(checkpoint, tmp_path):

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from whale_jax.qwen3_5.deltanet import chunked_delta_rule, recurrent_delta_rule
+from whale_jax.bench.delta_rule import triangular_solve
+from whale_jax.qwen3_5.delta_rule import chunked_delta_rule, recurrent_delta_rule
+from whale_jax.qwen3_5.deltanet import Rows, delta_net
 from whale_jax.qwen3_5.layers import l2_norm
+from whale_jax.qwen3_5.params import is_matrix
 from whale_jax.qwen3_5.triangular import solve_unit_lower, unit_lower_inverse
 
 BATCH, LENGTH, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 70, 2, 4, 8, 6
@@ -85,10 +88,59 @@ def test_extreme_gates_and_keys(change):
     assert_same(inputs | {name: np.full_like(inputs[name], value) for name, value in change.items()}, NO_RESET)
 
 
+@pytest.mark.parametrize("steps", [[-1e4, -0.3, -1e-3, 0.0], [-160.0, -20.0, -0.05]], ids=["extreme", "as trained"])
+def test_weak_decay_after_strong_decay_in_one_chunk(steps):
+    """One running sum of g would be off by its own rounding: 1e-3 after a step of -1e4, 4e-5 after one of -160."""
+    rng = np.random.default_rng(7)
+    inputs = random_inputs(6)
+    rare = rng.uniform(size=inputs["g"].shape) < 0.1
+    inputs["g"] = np.where(rare, rng.choice(steps, inputs["g"].shape), -1e-2).astype(np.float32)
+    assert_same(inputs, NO_RESET, chunk=64)
+
+
+def test_equal_keys_at_full_strength_where_a_closed_form_overflows():
+    """A chunk of 64 equal keys without decay: the powers of its matrix pass 1e17, and cancel to 1 and -1."""
+    inputs = random_inputs(4) | {"g": np.zeros((BATCH, LENGTH, VALUE_HEADS), np.float32)}
+    inputs["k"] = np.broadcast_to(inputs["k"][:, :1], inputs["k"].shape).copy()
+    inputs["beta"] = np.ones_like(inputs["beta"])
+    assert_same(inputs, NO_RESET, chunk=64)
+
+
 @pytest.mark.parametrize("starts", [[0], [1], [15, 16, 17], [1, 2, 3, 4, 5], list(range(LENGTH)), [69]])
 def test_state_restarts_wherever_a_sequence_begins(starts):
     reset = NO_RESET.at[0, jnp.asarray(starts)].set(True)
     assert_same(random_inputs(1), reset)
+
+
+def test_any_solver_may_take_the_place_of_the_doubling():
+    inputs = random_inputs(5)
+    arguments = [inputs[name] for name in ("q", "k", "v", "g", "beta")]
+    solve = partial(chunked_delta_rule, chunk=16, solve=triangular_solve)
+    ours = quick_jit(solve)(*arguments, NO_RESET, inputs["state"])
+    theirs = chunked(*arguments, NO_RESET, inputs["state"], chunk=16)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_layer_takes_any_rule(tiny_config, tiny_params):
+    """The seam for a kernel: the layer uses what it is given, with fp32 inputs whatever the compute dtype."""
+    seen = []
+
+    def rule(q, k, v, g, beta, reset, state):
+        seen.extend(x.dtype for x in (q, k, v, g, beta, state))
+        return jnp.zeros_like(v), state + 1
+
+    layer = {name: np.asarray(leaf)[0, 0] for name, leaf in tiny_params["linear"].items()}
+    layer = {name: leaf.astype(jnp.bfloat16) if is_matrix(name) else leaf for name, leaf in layer.items()}
+    x = np.ones((1, 3, tiny_config.hidden_size), jnp.bfloat16)
+    valid = np.ones((1, 3), bool)
+    window = np.zeros((1, tiny_config.conv_window, tiny_config.conv_channels), jnp.bfloat16)
+    state = np.zeros((1, tiny_config.linear_value_heads, tiny_config.linear_key_dim, tiny_config.linear_value_dim))
+    state = state.astype(np.float32)
+    rows = Rows(valid, ~valid, None)
+    y, _, after = quick_jit(partial(delta_net, tiny_config, rule=rule))(layer, x, rows, window, state)
+    assert set(seen) == {jnp.dtype(jnp.float32)}
+    assert (y.dtype, float(jnp.abs(y).max()), float(after.min())) == (jnp.bfloat16, 0.0, 1.0)
 
 
 def test_positions_that_must_not_count_leave_the_state_alone():
@@ -101,8 +153,11 @@ def test_positions_that_must_not_count_leave_the_state_alone():
     np.testing.assert_allclose(after_all, after_40, atol=1e-6)
 
 
-def test_gradient_equals_that_of_the_recurrence():
+@pytest.mark.parametrize("strong", [False, True])
+def test_gradient_equals_that_of_the_recurrence(strong):
     inputs = random_inputs(2)
+    if strong:
+        inputs["g"][:, ::5] = -40.0
     reset = NO_RESET.at[1, 20].set(True)
     names = list(inputs)
 
@@ -122,7 +177,9 @@ def test_gradient_is_finite_at_zero_keys_and_queries():
     def total(x):
         inputs = random_inputs()
         unit = l2_norm(x)
-        o, _ = chunked_delta_rule(unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], 16)
+        o, _ = chunked_delta_rule(
+            unit, unit, *(inputs[n] for n in ("v", "g", "beta")), NO_RESET, inputs["state"], chunk=16
+        )
         return jnp.sum(o * o)
 
     gradient = quick_jit(jax.grad(total))(jnp.zeros((BATCH, LENGTH, KEY_HEADS, KEY_DIM)))

@@ -1,4 +1,11 @@
-"""The same numbers as `transformers`, in fp32, on a random checkpoint with two groups and doubled value heads."""
+"""The same numbers as `transformers`, in fp32, on random checkpoints of six shapes.
+
+Per shape: logits and the gradient of every parameter, and the same logits when the sequences are taken in piece by
+piece. Lengths lie at the sizes of the convolution and of a chunk, and on both sides of them.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,30 +13,68 @@ import numpy as np
 import pytest
 
 from whale_jax.qwen3_5 import model
+from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import load_checkpoint
 
 torch = pytest.importorskip("torch")
 
 LENGTHS = [1, 2, 3, 4, 63, 64, 65, 130]
+WIDTH, MAX_LEN = 64, 136
 TOLERANCE = 1e-4
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "two groups, doubled value heads": {},
+    "one group, as many key as value heads": {"num_hidden_layers": 4, "linear_num_key_heads": 4},
+    "three groups, untied, odd vocabulary": {
+        "num_hidden_layers": 12,
+        "tie_word_embeddings": False,
+        "vocab_size": 101,
+    },
+    "one key head of each kind, shortest kernel": {
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "linear_num_key_heads": 1,
+        "linear_conv_kernel_dim": 2,
+    },
+    "long kernel, large eps, half of a head turned": {
+        "linear_conv_kernel_dim": 5,
+        "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
+    },
+    "a key/value head per query head, wide values, untied": {
+        "num_hidden_layers": 4,
+        "hidden_size": 40,
+        "num_key_value_heads": 4,
+        "head_dim": 24,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 24,
+        "linear_conv_kernel_dim": 3,
+        "tie_word_embeddings": False,
+    },
+}
+"""Changes to `HF_FIELDS`, which sets nothing to its default where a default could hide a setting that is ignored."""
 
-@pytest.fixture(scope="module")
-def loaded(checkpoint):
-    return load_checkpoint(checkpoint)
+
+class Case(NamedTuple):
+    """A model of one shape, in both libraries, and one prompt of every length."""
+
+    reference: Any
+    config: Qwen35Config
+    params: model.Params
+    prompts: list[np.ndarray]
+    logits: list[Any]
+    """Of the reference, with its graph."""
 
 
-@pytest.fixture(scope="module")
-def prompts(loaded) -> list[np.ndarray]:
+@pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
+def case(request, make_reference, tmp_path_factory) -> Case:
+    reference = make_reference(**request.param)
+    directory: Path = tmp_path_factory.mktemp("shape")
+    reference.save_pretrained(directory)
+    config, params = load_checkpoint(directory)
     rng = np.random.default_rng(0)
-    return [rng.integers(0, loaded[0].vocab_size, length).astype(np.int32) for length in LENGTHS]
-
-
-def rows(prompts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    tokens, segments = (np.zeros((len(prompts), max(LENGTHS)), np.int32) for _ in range(2))
-    for row, ids in enumerate(prompts):
-        tokens[row, : len(ids)], segments[row, : len(ids)] = ids, 1
-    return tokens, segments
+    prompts = [rng.integers(0, config.vocab_size, length).astype(np.int32) for length in LENGTHS]
+    return Case(reference, config, params, prompts, [reference_logits(reference, ids) for ids in prompts])
 
 
 def reference_logits(reference_model, ids: np.ndarray):
@@ -37,31 +82,26 @@ def reference_logits(reference_model, ids: np.ndarray):
 
 
 @pytest.mark.slow
-def test_logits_and_gradients(quick_jit, loaded, reference_model, prompts):
+def test_case_g171_logits_and_gradients(quick_jit, case):
     """Logits at every position of every length, and the gradient of every parameter of the summed log-likelihood."""
-    config, params = loaded
-    tokens, segments = rows(prompts)
+    tokens, segments = (np.zeros((len(LENGTHS), max(LENGTHS)), np.int32) for _ in range(2))
+    for row, ids in enumerate(case.prompts):
+        tokens[row, : len(ids)], segments[row, : len(ids)] = ids, 1
 
     def loss(params):
-        logits = model.unembed(config, params, model.forward(config, params, tokens, segments))
+        logits = model.unembed(case.config, params, model.forward(case.config, params, tokens, segments, remat=False))
         logprobs = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)[..., 0]
         return -jnp.sum(jnp.where(segments[:, 1:] > 0, logprobs, 0.0)), logits
 
-    (_, logits), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(params)
-    reference_model.zero_grad()
+    (_, logits), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(case.params)
     total = torch.zeros(())
-    for row, ids in enumerate(prompts):
-        expected = reference_logits(reference_model, ids)
+    for row, (ids, expected) in enumerate(zip(case.prompts, case.logits, strict=True)):
         np.testing.assert_allclose(logits[row, : len(ids)], expected.detach(), rtol=0, atol=TOLERANCE)
         targets = torch.tensor(ids[1:], dtype=torch.long)
-        total = (
-            total + torch.nn.functional.cross_entropy(expected[:-1], targets, reduction="sum")
-            if len(ids) > 1
-            else total
-        )
+        total = total + torch.nn.functional.cross_entropy(expected[:-1], targets, reduction="sum")
     total.backward()
     compared = 0
-    for name, parameter in reference_model.named_parameters():
+    for name, parameter in case.reference.named_parameters():
         ours = gradient_of(gradient, name)
         scale = float(parameter.grad.abs().max())
         np.testing.assert_allclose(ours, parameter.grad, rtol=0, atol=2e-4 * max(scale, 1.0), err_msg=name)
@@ -73,7 +113,7 @@ def gradient_of(gradient, name: str) -> np.ndarray:
     """The gradient of one torch parameter, spelled out here so that the test does not lean on the conversion table."""
     parts = name.removeprefix("model.").split(".")
     if parts[0] != "layers":
-        return np.asarray(gradient[{"embed_tokens": "embed", "norm": "final_norm"}[parts[0]]])
+        return np.asarray(gradient[{"embed_tokens": "embed", "norm": "final_norm", "lm_head": "lm_head"}[parts[0]]])
     group, inner = divmod(int(parts[1]), 4)
     names = {
         "input_layernorm": "input_norm", "post_attention_layernorm": "post_norm", "norm": "norm", "A_log": "a_log",
@@ -86,33 +126,58 @@ def gradient_of(gradient, name: str) -> np.ndarray:
     return array.T[:, None] if leaf == "conv" else array.T
 
 
-def test_prefill_then_decoding_step_by_step(quick_jit, loaded, reference_model, prompts):
-    """Prefill of 60 in two pieces, then one token at a time across a chunk boundary, beside a row of another length."""
-    config, params = loaded
-    ids = prompts[-1]
-    extend = quick_jit(lambda tokens, count, cache: model.extend(config, params, tokens, count, cache))
-    decode = quick_jit(lambda tokens, active, cache: model.decode(config, params, tokens, active, cache))
-    head = quick_jit(lambda hidden: model.unembed(config, params, hidden))
-    with torch.no_grad():
-        expected = reference_logits(reference_model, ids).numpy()
-    cache = model.init_cache(config, 2, 136)
-    seen = []
-    for start, count in ((0, 32), (32, 28)):
-        tokens = np.zeros((2, 32), np.int32)
-        tokens[:, :count] = ids[start : start + count]
-        hidden, cache = extend(tokens, np.array([count, count // 2], np.int32), cache)
-        seen.append(np.asarray(head(hidden))[0, :count])
-    for at in range(60, 130):
-        hidden, cache = decode(ids[[at, at - 30]], np.array([True, at % 2 == 0]), cache)
-        seen.append(np.asarray(head(hidden))[:1])
-    np.testing.assert_allclose(np.concatenate(seen), expected, rtol=0, atol=TOLERANCE)
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
+def test_prefill_extension_and_decoding(pieces, case, alone):
+    """Half at once, one token, an eighth at once, the rest token by token; every row at its own pace, or one alone."""
+    extend, decode = pieces
+    prompts = [ids if not alone or len(ids) == max(LENGTHS) else ids[:0] for ids in case.prompts]
+    cache = model.init_cache(case.config, len(prompts), MAX_LEN)
+    seen: list[list[np.ndarray]] = [[] for _ in prompts]
+    done = np.zeros(len(prompts), np.int32)
+    total = np.array([len(ids) for ids in prompts])
+    for size in (total // 2, np.ones_like(total), total // 8):
+        count = np.minimum(np.minimum(size, WIDTH), total - done).astype(np.int32)
+        tokens = np.zeros((len(prompts), WIDTH), np.int32)
+        for row, ids in enumerate(prompts):
+            tokens[row, : count[row]] = ids[done[row] : done[row] + count[row]]
+        hidden, cache = extend(tokens, count, cache)
+        for row in range(len(prompts)):
+            seen[row].append(np.asarray(hidden)[row, : count[row]])
+        done += count
+    turn = 0
+    while (done < total).any():
+        active = (done < total) & ((np.arange(len(prompts)) + turn) % 3 != 0)
+        tokens = np.array([ids[at] if go else 0 for ids, at, go in zip(prompts, done, active, strict=True)], np.int32)
+        hidden, cache = decode(tokens, active, cache)
+        for row in np.flatnonzero(active):
+            seen[row].append(np.asarray(hidden)[row : row + 1])
+        done += active
+        turn += 1
+    head = np.asarray(case.params["embed" if case.config.tie_embeddings else "lm_head"])
+    for row, expected in enumerate(case.logits):
+        if total[row]:
+            ours = np.concatenate(seen[row]) @ head.T
+            np.testing.assert_allclose(ours, expected.detach(), rtol=0, atol=TOLERANCE)
+    assert cache.length.tolist() == total.tolist()
+
+
+@pytest.fixture(scope="module")
+def pieces(quick_jit, case):
+    """`extend` and `decode` of the case's model, compiled once."""
+    config, params = case.config, case.params
+    return (
+        quick_jit(lambda tokens, count, cache: model.extend(config, params, tokens, count, cache)),
+        quick_jit(lambda tokens, active, cache: model.decode(config, params, tokens, active, cache)),
+    )
 
 
 @pytest.mark.slow
-def test_greedy_text_is_equal(loaded, reference_model, prompts):
+def test_greedy_text_is_equal(checkpoint, reference_model):
     """At the compiler's usual level, unlike the tests above."""
-    config, params = loaded
-    prompt, steps, width = prompts[5], 16, 64
+    config, params = load_checkpoint(checkpoint)
+    steps, width = 16, 64
+    prompt = np.random.default_rng(5).integers(0, config.vocab_size, width)
     with torch.no_grad():
         expected = reference_model.generate(
             torch.tensor(prompt[None], dtype=torch.long), max_new_tokens=steps, do_sample=False

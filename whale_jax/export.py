@@ -1,0 +1,145 @@
+"""The weights of a run as a Hugging Face checkpoint: `python -m whale_jax.export --run_dir=… --out=…`.
+
+Without `--step` it is the returned pair's weights, which a finished run has; with it, those after any training step
+whose checkpoint is kept. Names, dtypes, metadata and everything that the text model does not own are those of the
+checkpoint that the run started from. Exit status: 0 done, 2 refused.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags as absl_flags
+
+from whale_jax.assemble import checkpoint_directory
+from whale_jax.config import ConfigError, RunConfig
+from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
+from whale_jax.qwen3_5.convert import CheckpointError, export_checkpoint, load_checkpoint
+from whale_jax.training.checkpoint import CheckpointError as TrainingCheckpointError
+from whale_jax.training.checkpoint import Checkpoints
+from whale_jax.training.fingerprint import fingerprint
+from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.step import TrainState
+
+SOURCE_DTYPES = "source"
+
+
+def export_run(run_dir: Path, out: Path, *, step: int | None = None, dtype: str | None = None) -> int:
+    """Writes a checkpoint directory from a run directory.
+
+    Args:
+        run_dir: of `whale_jax.main`; it is only read.
+        out: must not exist, or be empty.
+        step: training step whose weights are wanted, 0 being those that the run started from; None: the returned
+            pair's.
+        dtype: as for `export_checkpoint`; None: the source's dtypes.
+
+    Returns:
+        The step exported.
+
+    Raises:
+        ConfigError: this is no run directory, or has no such step, or its first checkpoint changed.
+        CheckpointError, FileExistsError: as `export_checkpoint`.
+    """
+    settings, weights = _read_config(run_dir / "config.json")
+    if step is None:
+        step = _returned_step(run_dir)
+    source = checkpoint_directory(settings.model.checkpoint)
+    try:
+        _, params = load_checkpoint(source)
+    except (CheckpointConfigError, CheckpointError) as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if fingerprint(params) != weights:
+        raise ConfigError(f"{source}: is not the checkpoint that {run_dir} started from (its weights' SHA-256 differs)")
+    if step:
+        like = _abstract_state(settings, params)
+        del params
+        params = _restore(run_dir, step, like).params
+    export_checkpoint(source, params, out, dtype=dtype)
+    return step
+
+
+def _read_config(path: Path) -> tuple[RunConfig, str]:
+    """The run's settings, and the SHA-256 of the weights that it started from."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return RunConfig.from_values(record["settings"]), record["inputs"]["weights"]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --run_dir must name a run directory") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: not the settings of a run of this version ({error})") from error
+
+
+def _returned_step(run_dir: Path) -> int:
+    path = run_dir / "summary.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["returned"]["step"]
+    except OSError as error:
+        steps = Checkpoints(run_dir / "checkpoints").steps()
+        raise ConfigError(
+            f"{run_dir}: has no summary.json, so no pair was returned yet; finish the run, or name a --step "
+            f"(0 or one of {steps or 'none'})"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: is damaged ({error}); name a --step") from error
+
+
+def _abstract_state(settings: RunConfig, params: Any) -> TrainState:
+    """The shapes of a training state of this run."""
+    training = settings.training
+    optimizer = make_optimizer(
+        OptimizerSettings(
+            learning_rate=training.learning_rate,
+            b1=training.adam_b1,
+            b2=training.adam_b2,
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+        )
+    )
+    shapes = jax.eval_shape(lambda tree: tree, params)
+    return TrainState(shapes, jax.eval_shape(optimizer.init, shapes), jax.eval_shape(lambda: jnp.zeros((), jnp.int32)))
+
+
+def _restore(run_dir: Path, step: int, like: TrainState) -> TrainState:
+    checkpoints = Checkpoints(run_dir / "checkpoints")
+    try:
+        return checkpoints.restore(step, like)[0]
+    except TrainingCheckpointError as error:
+        raise ConfigError(f"--step={step}: {error}") from error
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit status."""
+    values = absl_flags.FlagValues()
+    module = {"flag_values": values, "module_name": "the export"}
+    absl_flags.DEFINE_string("run_dir", None, "run directory to read", required=True, **module)
+    absl_flags.DEFINE_string("out", None, "directory to write; must not exist, or be empty", required=True, **module)
+    absl_flags.DEFINE_integer("step", None, "training step; default: the returned pair's", lower_bound=0, **module)
+    absl_flags.DEFINE_enum(
+        "dtype", SOURCE_DTYPES, [SOURCE_DTYPES, "float32", "bfloat16", "float16"],
+        "dtype of the matrices; source: each as in the checkpoint that the run started from", **module
+    )  # fmt: skip
+    absl_flags.DEFINE_bool("help", False, "print all flags and stop", short_name="h", **module)
+    try:
+        if "--help" in argv or "-h" in argv:
+            print(f"{__doc__}\n{values.get_help()}")
+            return 0
+        rest = values(list(argv))
+        if len(rest) > 1:
+            raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
+        dtype = None if values["dtype"].value == SOURCE_DTYPES else values["dtype"].value
+        out = Path(str(values["out"].value))
+        step = export_run(Path(str(values["run_dir"].value)), out, step=values["step"].value, dtype=dtype)
+    except (absl_flags.Error, ConfigError, CheckpointError, FileExistsError) as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return 2
+    print(f"weights after training step {step} in {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
