@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from whale_jax.qwen3_5.blockwise import ATTENTION_BLOCK, blockwise_attention
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.layers import rms_norm, rotate
 
@@ -55,11 +56,14 @@ def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK
 
 
 def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, segment_ids_BxT: Array) -> Array:
-    """Causal attention inside each segment of packed rows. Returns [B, T, N, H] in fp32.
+    """Causal attention inside each segment of packed rows. Returns [B, T, N, H], in fp32 for short rows.
 
-    A block of queries looks at the keys up to its own end, so about half of the work is skipped.
+    A block of queries looks at the keys up to its own end, so about half of the work is skipped. Rows of more than
+    `ATTENTION_BLOCK` positions go by blocks of keys too.
     """
     length = q_BxTxNxH.shape[1]
+    if length > ATTENTION_BLOCK:
+        return blockwise_attention(q_BxTxNxH, k_BxTxKhxH, v_BxTxKhxH, segment_ids_BxT)
     size = max(_SMALLEST_BLOCK, -(-length // _MOST_BLOCKS))
 
     @partial(jax.checkpoint, static_argnums=(4,))

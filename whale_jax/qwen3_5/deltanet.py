@@ -12,6 +12,7 @@ j < i and G the running sum of g.
 Gates, norms, state and the triangular system are fp32 whatever the compute dtype.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -20,12 +21,16 @@ import jax.numpy as jnp
 from jax import Array
 from jax.lax import Precision
 
+from whale_jax.qwen3_5.blockwise import scan_positions
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
 from whale_jax.qwen3_5.triangular import solve_unit_lower
 
 CHUNK = 32
 """Positions per chunk; see `chunked_delta_rule`."""
+
+POSITION_BLOCK = 2048
+"""Longer rows are trained on by blocks of this many positions; a multiple of the chunk."""
 
 _einsum = partial(jnp.einsum, precision=Precision.HIGHEST, preferred_element_type=jnp.float32)
 
@@ -55,18 +60,79 @@ def delta_net(
         Output [B, T, D], and the window and the state after each row's last valid position.
     """
     mixed_BxTxQ = x_BxTxD @ params["qkv"]
+    length = x_BxTxD.shape[1]
+    if rows.count_B is None and length > POSITION_BLOCK and length % POSITION_BLOCK == 0:
+        projected = (mixed_BxTxQ, *(x_BxTxD @ params[name] for name in ("z", "a", "b")))
+        y, new_state = _by_blocks(config, params, projected, rows, window_BxWxQ, state)
+        return y @ params["out"], window_BxWxQ, new_state
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
-    convolved = _causal_conv(padded, params["conv"], rows.reset_BxT)
-    q, k, v = _split_heads(config, convolved)
-    g, beta = _gates(params, x_BxTxD)
-    g = jnp.where(rows.valid_BxT[..., None], g, 0.0)
-    beta = jnp.where(rows.valid_BxT[..., None], beta, 0.0)
-    o, new_state = chunked_delta_rule(q, k, v, g, beta, rows.reset_BxT, state)
-    y = _output(config, params, x_BxTxD, o)
+    y, new_state = _mix(config, params, padded, lambda name: x_BxTxD @ params[name], rows, state)
+    y = y @ params["out"]
     if rows.count_B is None:
         return y, window_BxWxQ, new_state
     take = rows.count_B[:, None] + jnp.arange(config.conv_window)
     return y, jnp.take_along_axis(padded, take[..., None], axis=1).astype(window_BxWxQ.dtype), new_state
+
+
+def _mix(
+    config: Qwen35Config,
+    params: dict[str, Array],
+    padded: Array,
+    project: Callable[[str], Array],
+    rows: Rows,
+    state: Array,
+) -> tuple[Array, Array]:
+    """What lies between the projections into and out of the layer.
+
+    Args:
+        padded: the window and the conv inputs, [B, W + T, Q].
+        project: the input through the matrix of that name (z, a, b), [B, T, ...].
+
+    Returns:
+        [B, T, Hv Dv] in the projections' dtype, and the state after the last position.
+    """
+    q, k, v = _split_heads(config, _causal_conv(padded, params["conv"], rows.reset_BxT))
+    g, beta = _gates(params, project)
+    g = jnp.where(rows.valid_BxT[..., None], g, 0.0)
+    beta = jnp.where(rows.valid_BxT[..., None], beta, 0.0)
+    o, state = chunked_delta_rule(q, k, v, g, beta, rows.reset_BxT, state)
+    return _normed(config, params, project("z"), o), state
+
+
+def _by_blocks(
+    config: Qwen35Config,
+    params: dict[str, Array],
+    projected: tuple[Array, Array, Array, Array],
+    rows: Rows,
+    window_BxWxQ: Array,
+    state: Array,
+) -> tuple[Array, Array]:
+    """`_mix` over a long row: its fp32 intermediates, many times the size of the activations, exist for one block.
+
+    Args:
+        projected: the input through the matrices qkv, z, a and b.
+    """
+    dtype = projected[0].dtype
+    # In fp32 on the way in, so that the gradients of all blocks add up in fp32.
+    small = {name: params[name].astype(jnp.float32) for name in ("conv", "norm", "a_log", "dt_bias")}
+
+    def block(carry: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        window, state = carry
+        mixed, z, a, b, valid, reset = inputs
+        own = {**small, "conv": small["conv"].astype(dtype), "norm": small["norm"].astype(dtype)}
+        padded = jnp.concatenate([window, mixed], axis=1)
+        given = {"z": z, "a": a, "b": b}
+        y, state = _mix(config, own, padded, given.__getitem__, Rows(valid, reset, None), state)
+        # A conv input before a later sequence's start must not be seen from the next block.
+        last = reset[:, reset.shape[1] - config.conv_window :].astype(jnp.int32)
+        later = jnp.flip(jnp.cumsum(jnp.flip(last, 1), axis=1), 1) - last
+        window = jnp.where((later == 0)[..., None], padded[:, padded.shape[1] - config.conv_window :], 0)
+        return (window, state), y
+
+    carry = (window_BxWxQ.astype(dtype), state)
+    inputs = (*projected, rows.valid_BxT, rows.reset_BxT)
+    (_, state), y = scan_positions(block, carry, inputs, block=POSITION_BLOCK)
+    return y, state
 
 
 def delta_net_step(
@@ -77,9 +143,11 @@ def delta_net_step(
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxQ.dtype), mixed_BxQ[:, None]], axis=1)
     convolved = jax.nn.silu(jnp.sum(padded * params["conv"], axis=1))
     q, k, v = _split_heads(config, convolved[:, None])
-    g, beta = _gates(params, x_BxD[:, None])
+    x_Bx1xD = x_BxD[:, None]
+    g, beta = _gates(params, lambda name: x_Bx1xD @ params[name])
     o, state = recurrent_delta_rule(q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], state)
-    y = _output(config, params, x_BxD[:, None], o[:, None])
+    x_Bx1xD, o = x_BxD[:, None], o[:, None]
+    y = _normed(config, params, x_Bx1xD @ params["z"], o) @ params["out"]
     return y[:, 0], padded[:, 1:].astype(window_BxWxQ.dtype), state
 
 
@@ -110,18 +178,18 @@ def _split_heads(config: Qwen35Config, x_BxTxQ: Array) -> tuple[Array, Array, Ar
     return q * config.linear_key_dim**-0.5, k, v.astype(jnp.float32)
 
 
-def _gates(params: dict[str, Array], x_BxTxD: Array) -> tuple[Array, Array]:
-    """g (log decay, <= 0) and beta (write strength in 0..1), both [B, T, Hv] in fp32."""
-    a = (x_BxTxD @ params["a"]).astype(jnp.float32)
+def _gates(params: dict[str, Array], project: Callable[[str], Array]) -> tuple[Array, Array]:
+    """g (log decay, <= 0) and beta (write strength in 0..1), both [B, T, Hv] in fp32. `project` as for `_mix`."""
+    a = project("a").astype(jnp.float32)
     rate = jnp.exp(params["a_log"].astype(jnp.float32))
     g = -rate * jax.nn.softplus(a + params["dt_bias"].astype(jnp.float32))
-    return g, jax.nn.sigmoid((x_BxTxD @ params["b"]).astype(jnp.float32))
+    return g, jax.nn.sigmoid(project("b").astype(jnp.float32))
 
 
-def _output(config: Qwen35Config, params: dict[str, Array], x_BxTxD: Array, o: Array) -> Array:
-    z = (x_BxTxD @ params["z"]).reshape(o.shape)
-    y = gated_rms_norm(o, z, params["norm"], config.rms_eps)
-    return y.reshape(*x_BxTxD.shape[:2], -1).astype(x_BxTxD.dtype) @ params["out"]
+def _normed(config: Qwen35Config, params: dict[str, Array], z: Array, o: Array) -> Array:
+    """The gated output norm: [B, T, Hv Dv] in z's dtype."""
+    y = gated_rms_norm(o, z.reshape(o.shape), params["norm"], config.rms_eps)
+    return y.reshape(z.shape).astype(z.dtype)
 
 
 def recurrent_delta_rule(
