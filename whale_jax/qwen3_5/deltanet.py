@@ -62,8 +62,8 @@ def delta_net(
     mixed_BxTxQ = x_BxTxD @ params["qkv"]
     length = x_BxTxD.shape[1]
     if rows.count_B is None and length > POSITION_BLOCK and length % POSITION_BLOCK == 0:
-        projected = (mixed_BxTxQ, *(x_BxTxD @ params[name] for name in ("z", "a", "b")))
-        y, new_state = _by_blocks(config, params, projected, rows, window_BxWxQ, state)
+        z, a, b = (x_BxTxD @ params[name] for name in ("z", "a", "b"))
+        y, new_state = _by_blocks(config, params, (mixed_BxTxQ, z, a, b), rows, window_BxWxQ, state)
         return y @ params["out"], window_BxWxQ, new_state
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
     y, new_state = _mix(config, params, padded, lambda name: x_BxTxD @ params[name], rows, state)
