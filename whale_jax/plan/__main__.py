@@ -44,10 +44,10 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Plans what the flags say and prints it. Returns the exit status."""
-    sizes = [values[axis].value for axis in AXES]
-    if any(sizes) and not all(sizes):
+    sizes = [values[axis].value for axis in AXES if values[axis].value is not None]
+    if sizes and len(sizes) < len(AXES):
         return _refuse("name all of --data, --fsdp and --tensor, or none")
-    mesh = (sizes[0], sizes[1], sizes[2]) if all(sizes) else None
+    mesh = (int(sizes[0]), int(sizes[1]), int(sizes[2])) if sizes else None
     if values.topology != "here":
         jax.config.update("jax_platforms", "cpu")  # nothing runs, so no accelerator need be taken
     try:

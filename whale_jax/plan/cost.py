@@ -119,7 +119,7 @@ class _Counter:
         if opcode == "fusion":
             called = self._program.computations[instruction.called("calls")[0]]
             inside = self._inside_fusion(called)
-            return dataclasses.replace(inside, hbm_bytes=fusion_bytes(where, instruction, called))
+            return dataclasses.replace(inside, hbm_bytes=fusion_bytes(self._program, where, instruction))
         own = _work(where, instruction)
         return dataclasses.replace(own, hbm_bytes=moved(where, instruction))
 

@@ -3,7 +3,7 @@
 import math
 import re
 
-from whale_jax.plan.hlo import Computation, HloError, Instruction, Shape
+from whale_jax.plan.hlo import Computation, HloError, Instruction, Program, Shape
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -81,12 +81,13 @@ def _in_hbm(shapes: tuple[Shape, ...]) -> float:
     return float(sum(shape.bytes for shape in shapes if shape.space == 0))
 
 
-def fusion_bytes(where: Computation, fusion: Instruction, called: Computation) -> float:
+def fusion_bytes(program: Program, where: Computation, fusion: Instruction) -> float:
     """Bytes of main memory that a fusion reads and writes at its edges; of a slice only its own."""
     total = 0.0
+    called = program.computations[fusion.called("calls")[0]]
     going_on = COLLECTIVES if goes_on(called) else ()
     for shapes, parameter in zip(where.operand_shapes(fusion), called.parameters, strict=True):
-        total += min(_in_hbm(shapes), _read_of(called, parameter.name, going_on))
+        total += min(_in_hbm(shapes), _read_of(program, called, parameter.name, going_on))
     roots = [called.root]
     if called.root.opcode == "tuple":
         roots = [called.by_name[name] for name in called.root.operands]
@@ -94,16 +95,21 @@ def fusion_bytes(where: Computation, fusion: Instruction, called: Computation) -
     for index, (root, shape) in enumerate(zip(roots, fusion.shapes, strict=False)):
         passed = index in aliased and root.opcode == "parameter"
         if shape.space == 0 and not passed and root.opcode not in going_on:
-            total += _written_by(called, root, shape)
+            total += _written_by(program, called, root, shape)
     return total
 
 
-def _read_of(called: Computation, name: str, ignored: tuple[str, ...]) -> float:
+def _read_of(program: Program, called: Computation, name: str, ignored: tuple[str, ...]) -> float:
     """Bytes of a fusion's operand that its users read, those of the operations `ignored` left out."""
     total = 0.0
     for user in called.users.get(name, ()):
         if user.opcode in ("bitcast", "reshape", "copy", "convert") and user.name in called.users:
-            total += _read_of(called, user.name, ignored)
+            total += _read_of(program, called, user.name, ignored)
+        elif user.opcode == "fusion":  # fusions inside fusions
+            inner = program.computations[user.called("calls")[0]]
+            for operand, parameter in zip(user.operands, inner.parameters, strict=True):
+                if operand == name:
+                    total += _read_of(program, inner, parameter.name, ignored)
         elif user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
             total += user.shapes[0].bytes
         elif user.opcode in ignored or (user.opcode == "dynamic-update-slice" and user.operands[0] == name):
@@ -113,9 +119,13 @@ def _read_of(called: Computation, name: str, ignored: tuple[str, ...]) -> float:
     return total
 
 
-def _written_by(called: Computation, root: Instruction, shape: Shape) -> float:
-    while root.opcode in ("bitcast", "convert", "reshape"):
-        root = called.by_name[root.operands[0]]
+def _written_by(program: Program, called: Computation, root: Instruction, shape: Shape) -> float:
+    while root.opcode in ("bitcast", "convert", "reshape", "fusion"):
+        if root.opcode == "fusion":
+            called = program.computations[root.called("calls")[0]]
+            root = called.root
+        else:
+            root = called.by_name[root.operands[0]]
     if root.opcode == "dynamic-update-slice":
         return float(called.by_name[root.operands[1]].shapes[0].bytes)
     return float(shape.bytes)

@@ -15,7 +15,18 @@ from whale_jax.plan import model_cost
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.params import Params, param_shapes
-from whale_jax.qwen3_5.sharding import ROWS, Placement, ShardingError, check, make_mesh
+from whale_jax.qwen3_5.sharding import (
+    AXES,
+    CACHE_TABLE,
+    DATA,
+    FSDP,
+    ROWS,
+    TENSOR,
+    Placement,
+    ShardingError,
+    check,
+    make_mesh,
+)
 from whale_jax.serving.driver import Sampling
 from whale_jax.serving.sampling import Controls, sample
 from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
@@ -151,7 +162,12 @@ def _train(work: Work, placement: Placement) -> Planned:
 
 
 def _serve(work: Work, placement: Placement) -> Planned:
+    """Replicas side by side: along `data` nothing is exchanged, so a chip runs what an engine of its own would."""
     config, mesh = work.config, placement.mesh
+    if mesh.shape[FSDP] != 1:
+        raise ShardingError(
+            f"--fsdp={mesh.shape[FSDP]}: serving keeps whole replicas; it must be 1 for --step={work.step}"
+        )
     params = _params(config, placement, jnp.bfloat16)
     cache = jax.tree.map(_placed, _cache(work, work.batch), placement.cache)
     rows = placement.on(PartitionSpec(ROWS))
@@ -164,16 +180,26 @@ def _serve(work: Work, placement: Placement) -> Planned:
     if work.step is Step.EXTEND:
         step, tokens = _extend, per_slot(jnp.int32, work.chunk_len)
 
-    def run(params: Params, cache: model.Cache, tokens: Array, given: Array, controls: Controls) -> Any:
+    def replica(params: Params, cache: model.Cache, tokens: Array, given: Array, controls: Controls) -> Any:
         hidden, cache = step(config, params, tokens, given, cache)
-        sampled = sample(model.unembed(config, params, hidden), cache.length, controls, max_top_k=MAX_TOP_K)
-        keep = jax.lax.with_sharding_constraint
-        return jax.tree.map(keep, cache, placement.cache), jax.tree.map(lambda leaf: keep(leaf, rows), sampled)
+        return cache, sample(model.unembed(config, params, hidden), cache.length, controls, max_top_k=MAX_TOP_K)
+
+    slots: Any = {name: PartitionSpec(*axes[: axes.index(ROWS) + 1]) for name, axes in CACHE_TABLE.items()}
+    slots = model.Cache(**slots)
+    of_row = PartitionSpec(ROWS)
+    run = jax.shard_map(
+        replica,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), slots, of_row, of_row, of_row),
+        out_specs=(slots, of_row),
+        axis_names={DATA, FSDP} if mesh.shape[TENSOR] > 1 else set(AXES),
+        check_vma=False,
+    )
 
     given = per_slot(jnp.int32 if work.step is Step.EXTEND else jnp.bool_)
     floor = None
     if work.step is Step.DECODE:
-        tensor = mesh.shape["tensor"]
+        tensor = mesh.shape[TENSOR]
         by_kind = model_cost.decode_floor_bytes(
             config,
             work.batch // placement.row_shards,

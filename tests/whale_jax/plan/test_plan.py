@@ -11,14 +11,16 @@ from pathlib import Path
 import jax
 import pytest
 from absl import flags
+from jax.sharding import AbstractMesh
 
 from whale_jax.plan import plan as planning
+from whale_jax.plan import programs
 from whale_jax.plan.__main__ import define, run
 from whale_jax.plan.chips import CHIPS, Topology, TopologyError, topology
 from whale_jax.plan.plan import Plan, largest_batch
 from whale_jax.plan.programs import Step, Work, default_mesh
 from whale_jax.plan.sizes import SIZES
-from whale_jax.qwen3_5.sharding import ShardingError
+from whale_jax.qwen3_5.sharding import AXES, ShardingError
 
 ROOT = Path(__file__).parents[3]
 DEMO = str(ROOT / "whale_jax" / "demo" / "checkpoint")
@@ -78,6 +80,7 @@ def test_training_step_on_the_devices_present(capsys):
         (["--topology=v5e"], "--topology=v5e: say chip and grid such as v5e:4x4"),
         (["--topology=v9:2x2"], "chips: v4, v5e, v5p, v6e"),
         (["--fsdp=4"], "name all of --data, --fsdp and --tensor, or none"),
+        (["--topology=here", "--data=1", "--fsdp=1", "--tensor=2"], "needs 2 devices"),
         (["--topology=here", "--data=7", "--fsdp=3", "--tensor=1"], "needs 21 devices"),
         (["--topology=here", "--fit", f"--model={DEMO}", "--step=decode", "--batch=1", "--seq_len=32"], "not known"),
     ],
@@ -154,6 +157,12 @@ EMPTY = Plan(
     bound_by=None,
     compile_seconds=0.0,
 )
+
+
+def test_serving_keeps_whole_replicas(monkeypatch):
+    monkeypatch.setattr(programs, "make_mesh", lambda *shape, devices: AbstractMesh(shape, AXES))
+    with pytest.raises(ShardingError, match="--fsdp=8: serving keeps whole replicas"):
+        programs.programs(work(64, Step.DECODE), (1, 8, 1), [None] * 8)
 
 
 def test_topology_error_names_the_package(monkeypatch):
