@@ -28,7 +28,7 @@ class Plan:
         mesh: sizes of data, fsdp and tensor.
         bytes_limit: main memory of a chip; None if unknown.
         bytes_per_chip: by kind, and their `total`: the peak over the step's programs with all state there. When the
-            program does not fit, the compiler tells the total alone.
+            program does not fit, the total is what the compiler says that it needs.
         model_flops, executed_flops: see `model_cost` and `cost`; None where the program does not compile.
         mxu_flops: executed, weighted by passes of the bf16 matrix unit.
         floor_hbm_bytes: the least bytes of main memory a decode step must move.
@@ -40,16 +40,16 @@ class Plan:
     bytes_limit: float | None
     bytes_per_chip: Mapping[str, int]
     model_flops: float
-    executed_flops: float | None
-    mxu_flops: float | None
-    hbm_bytes: float | None
     floor_hbm_bytes: float | None
-    collectives: Mapping[str, Mapping[str, float]]
-    collective_bytes: float | None
-    step_seconds_bound: float | None
-    mfu_bound: float | None
-    bound_by: str | None
     compile_seconds: float
+    executed_flops: float | None = None
+    mxu_flops: float | None = None
+    hbm_bytes: float | None = None
+    collectives: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    collective_bytes: float | None = None
+    step_seconds_bound: float | None = None
+    mfu_bound: float | None = None
+    bound_by: str | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -104,21 +104,12 @@ def plan(work: Work, topology: Topology, mesh: tuple[int, int, int] | None = Non
             compiled[name] = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             needed, limit = _overflow(error)
-            missing = _beside(planned, name)
             return Plan(
                 mesh=mesh,
                 bytes_limit=limit,
-                bytes_per_chip={**planned.state_bytes, "total": int(needed + missing)},
+                bytes_per_chip=_by_kind(planned, {name: int(needed)}),
                 model_flops=work.model_flops,
-                executed_flops=None,
-                mxu_flops=None,
-                hbm_bytes=None,
                 floor_hbm_bytes=planned.floor_bytes,
-                collectives={},
-                collective_bytes=None,
-                step_seconds_bound=None,
-                mfu_bound=None,
-                bound_by=None,
                 compile_seconds=time.perf_counter() - began,
             )
     seconds = time.perf_counter() - began
@@ -132,7 +123,7 @@ def plan(work: Work, topology: Topology, mesh: tuple[int, int, int] | None = Non
     return Plan(
         mesh=mesh,
         bytes_limit=limit,
-        bytes_per_chip=_memory(planned, compiled),
+        bytes_per_chip=_by_kind(planned, {name: _peak(program) for name, program in compiled.items()}),
         model_flops=work.model_flops,
         executed_flops=cost.flops * chips,
         mxu_flops=cost.mxu_flops * chips,
@@ -187,10 +178,9 @@ def _slowest(bounds: list[dict[str, float]]) -> str | None:
     return max(longest, key=lambda name: longest[name])
 
 
-def _memory(planned: Planned, compiled: Mapping[str, jax.stages.Compiled]) -> dict[str, int]:
+def _by_kind(planned: Planned, peaks: Mapping[str, int]) -> dict[str, int]:
     """Bytes by kind: what lives on a chip throughout, and the most that a program takes beside it."""
-    totals = {name: _peak(program) + _beside(planned, name) for name, program in compiled.items()}
-    total = max(totals.values())
+    total = max(peak + _beside(planned, name) for name, peak in peaks.items())
     return {**planned.state_bytes, "activations": total - sum(planned.state_bytes.values()), "total": total}
 
 

@@ -19,6 +19,7 @@ from whale_jax.plan.__main__ import define, run
 from whale_jax.plan.chips import CHIPS, Topology, TopologyError, topology
 from whale_jax.plan.plan import Plan, largest_batch
 from whale_jax.plan.programs import Step, Work, default_mesh
+from whale_jax.plan.report import table
 from whale_jax.plan.sizes import SIZES
 from whale_jax.qwen3_5.sharding import AXES, ShardingError
 
@@ -146,17 +147,35 @@ EMPTY = Plan(
     bytes_limit=None,
     bytes_per_chip={"total": 0},
     model_flops=1.0,
-    executed_flops=None,
-    mxu_flops=None,
-    hbm_bytes=None,
     floor_hbm_bytes=None,
-    collectives={},
-    collective_bytes=None,
-    step_seconds_bound=None,
-    mfu_bound=None,
-    bound_by=None,
     compile_seconds=0.0,
 )
+
+
+def test_a_program_that_does_not_fit(monkeypatch):
+    """The optimizer's moments are not the program's, and there all the same."""
+
+    class Refused:
+        def compile(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 17.0G of 15.75G hbm.")
+
+    planned = programs.Planned(
+        lowered={"accumulate": Refused()},
+        state_bytes={"parameters": 2**30, "optimizer": 2 * 2**30},
+        argument_kinds={"accumulate": ("parameters",)},
+        unknown_trips=1,
+        floor_bytes=None,
+    )
+    monkeypatch.setattr(planning, "programs", lambda *_: planned)
+    found = planning.plan(work(16), Topology("v5e:4x4", CHIPS["v5e"], [None] * 16))
+    assert found.fits is False
+    assert found.bytes_per_chip == {name: size * 2**30 for name, size in PARTS.items()}
+    assert found.spare_bytes == -3.25 * 2**30
+    assert found.executed_flops is None
+    assert "DOES NOT FIT, missing: 3.25 of 15.75 GiB" in table(work(16), Topology("v5e:4x4", None, []), "2b", found)
+
+
+PARTS = {"parameters": 1, "optimizer": 2, "activations": 16, "total": 19}
 
 
 def test_serving_keeps_whole_replicas(monkeypatch):
