@@ -30,7 +30,8 @@ CHUNK = 32
 """Positions per chunk; see `chunked_delta_rule`."""
 
 POSITION_BLOCK = 2048
-"""Longer rows are trained on by blocks of this many positions; a multiple of the chunk."""
+"""Longer rows are trained on by blocks of this many positions, a multiple of the chunk; rows that are not whole blocks
+are taken whole."""
 
 _einsum = partial(jnp.einsum, precision=Precision.HIGHEST, preferred_element_type=jnp.float32)
 
