@@ -9,6 +9,7 @@ Exit status: 0 when the plan was made, whether it fits or not; 2 for settings th
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from absl import app, flags
@@ -44,10 +45,11 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Plans what the flags say and prints it. Returns the exit status."""
-    sizes = [values[axis].value for axis in AXES if values[axis].value is not None]
-    if sizes and len(sizes) < len(AXES):
+    sizes: list[Any] = [values[axis].value for axis in AXES]
+    named = [size for size in sizes if size is not None]
+    if named and len(named) < len(AXES):
         return _refuse("name all of --data, --fsdp and --tensor, or none")
-    mesh = (int(sizes[0]), int(sizes[1]), int(sizes[2])) if sizes else None
+    mesh = (named[0], named[1], named[2]) if named else None
     if values.topology != "here":
         jax.config.update("jax_platforms", "cpu")  # nothing runs, so no accelerator need be taken
     try:
