@@ -17,7 +17,7 @@ from whale_jax.qwen3_5.layers import rms_norm, rotate
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
 """Queries handled together: few enough for their scores to stay in a core's cache, and the unrolled code short."""
 
-_KEY_BLOCK = 128
+KEY_BLOCK = 128
 """Keys of a cache that are read together."""
 
 _LONGEST_UNROLLED = 1024
@@ -67,7 +67,7 @@ def attend_cache(q_BxTxNxH: Array, k_GxBxKhxSxH: Array, v_GxBxKhxSxH: Array, gro
     """
     batch, length, heads, size = q_BxTxNxH.shape
     kv_heads, room = k_GxBxKhxSxH.shape[2:4]
-    block = min(_KEY_BLOCK, room)
+    block = min(KEY_BLOCK, room)
     q = q_BxTxNxH.reshape(batch, length, kv_heads, heads // kv_heads, size) * size**-0.5
 
     def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

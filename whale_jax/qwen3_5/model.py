@@ -18,6 +18,7 @@ from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
 from whale_jax.qwen3_5.layers import feed_forward, rms_norm, rotary_angles
 from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params
 from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
+from whale_jax.qwen3_5.sharding import Placement
 
 __all__ = [
     "Cache",
@@ -42,6 +43,7 @@ def forward(
     *,
     compute_dtype: DTypeLike = jnp.float32,
     remat: Remat | bool = True,
+    placement: Placement | None = None,
 ) -> Array:
     """The training pass over packed rows.
 
@@ -51,6 +53,7 @@ def forward(
             state, conv window, attention and positions restart where the value changes.
         compute_dtype: of activations and matrix products; gates, norms, softmax and state stay fp32.
         remat: what the backward pass recomputes (`Remat`); True stands for `Remat.LAYER`, False for `Remat.NONE`.
+        placement: the mesh that parameters and rows are divided over; None on one device.
 
     Returns:
         Hidden states after the final norm, [B, T, D] in `compute_dtype`. Those at padding mean nothing.
@@ -66,11 +69,15 @@ def forward(
 
     @checkpoint_layer(policy)
     def linear_layer(x: Array, layer: dict[str, Array]) -> tuple[Array, None]:
+        if placement is not None:
+            x, layer = placement.keep_rows(x), placement.keep_layer(layer)
         mixed, _, _ = delta_net(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), rows, window, state)
         return _add_feed_forward(config, layer, x + mixed), None
 
     @checkpoint_layer(policy)
     def full_layer(x: Array, layer: dict[str, Array]) -> Array:
+        if placement is not None:
+            x, layer = placement.keep_rows(x), placement.keep_layer(layer)
         q, k, v, gate = project(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), cos, sin)
         return _add_feed_forward(
             config, layer, x + gated_output(layer, packed_attention(q, k, v, segment_ids_BxT), gate)
@@ -81,7 +88,9 @@ def forward(
         x, _ = jax.lax.scan(linear_layer, x, layers["linear"])
         return full_layer(x, layers["full"]), None
 
-    x, _ = jax.lax.scan(group, params["embed"][tokens_BxT], {"linear": params["linear"], "full": params["full"]})
+    embed = params["embed"]
+    x = embed[tokens_BxT] if placement is None else placement.lookup(embed, tokens_BxT)
+    x, _ = jax.lax.scan(group, x, {"linear": params["linear"], "full": params["full"]})
     return rms_norm(x, params["final_norm"], config.rms_eps)
 
 

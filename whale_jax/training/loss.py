@@ -64,26 +64,26 @@ def sum_nll(
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _sum_nll(hidden_NxD, unembed_weight_VxD, targets_N, weights_N, chunk):
     """The loss without gradients (evaluation)."""
-    walk = _Walk.over(weights_N, chunk)
+    walk = Walk.over(weights_N, chunk)
 
     def body(i, sums: TokenSums) -> TokenSums:
         h_CxD, y_C, w_C = walk.chunk(i, hidden_NxD, targets_N, weights_N)
         logits_CxV = chunk_logits(h_CxD, unembed_weight_VxD)
-        return _add(sums, _chunk_sums(logits_CxV, _log_normaliser(logits_CxV), y_C, w_C))
+        return _add(sums, _chunk_sums(logits_CxV, log_normaliser(logits_CxV), y_C, w_C))
 
     return lax.fori_loop(0, walk.count, body, _no_sums())
 
 
 def _sum_nll_forward(hidden_NxD, unembed_weight_VxD, targets_N, weights_N, chunk):
     """The loss and, in the same walk, d nll / d hidden and d nll / d unembed."""
-    walk = _Walk.over(weights_N, chunk)
+    walk = Walk.over(weights_N, chunk)
     weight_VxD = unembed_weight_VxD.astype(hidden_NxD.dtype)
 
     def body(i, carry):
         sums, d_hidden_MxD, d_weight_VxD = carry
         h_CxD, y_C, w_C = walk.chunk(i, hidden_NxD, targets_N, weights_N)
         logits_CxV = chunk_logits(h_CxD, unembed_weight_VxD)
-        lse_C = _log_normaliser(logits_CxV)
+        lse_C = log_normaliser(logits_CxV)
         d_logits_CxV = jnp.exp(logits_CxV - lse_C[:, None])
         d_logits_CxV = d_logits_CxV - (jnp.arange(logits_CxV.shape[1]) == y_C[:, None])
         d_logits_CxV = (d_logits_CxV * w_C[:, None]).astype(h_CxD.dtype)
@@ -117,7 +117,7 @@ def _sum_nll_backward(chunk, residual, cotangent: TokenSums):
 _sum_nll.defvjp(_sum_nll_forward, _sum_nll_backward)
 
 
-class _Walk(NamedTuple):
+class Walk(NamedTuple):
     """The tokens that carry a weight, in their order, in chunks of C.
 
     Attributes:
@@ -133,7 +133,7 @@ class _Walk(NamedTuple):
     size: int
 
     @classmethod
-    def over(cls, weights_N: jax.Array, size: int) -> "_Walk":
+    def over(cls, weights_N: jax.Array, size: int) -> "Walk":
         tokens = weights_N.shape[0]
         order_N = jnp.argsort(weights_N == 0, stable=True).astype(jnp.int32)
         place_N = jnp.zeros(tokens, jnp.int32).at[order_N].set(jnp.arange(tokens, dtype=jnp.int32))
@@ -159,7 +159,8 @@ def chunk_logits(hidden_CxD: jax.Array, unembed_weight_VxD: jax.Array) -> jax.Ar
     return lax.dot_general(hidden_CxD, weight_VxD, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _log_normaliser(logits_CxV: jax.Array) -> jax.Array:
+def log_normaliser(logits_CxV: jax.Array) -> jax.Array:
+    """log sum exp over the last axis."""
     return jax.nn.logsumexp(logits_CxV, axis=-1)
 
 
@@ -207,7 +208,7 @@ def sampled_logprobs(
         fp32 [N]; 0 where the weight is 0. Not differentiable.
     """
     size = min(chunk, hidden_NxD.shape[0])
-    walk = _Walk.over(weights_N, size)
+    walk = Walk.over(weights_N, size)
 
     def body(i, logprobs_M):
         h_CxD, y_C = walk.chunk(i, hidden_NxD, targets_N)
@@ -223,10 +224,15 @@ def sampled_logprobs(
 def _kept_log_normaliser(logits_CxV: jax.Array, top_k: int, top_p: float) -> jax.Array:
     vocab = logits_CxV.shape[-1]
     if top_k >= vocab and top_p >= 1:
-        return _log_normaliser(logits_CxV)
+        return log_normaliser(logits_CxV)
     values_CxK, _ = lax.top_k(logits_CxV, min(top_k, vocab))
-    if top_p < 1:
-        probs_CxK = jax.nn.softmax(values_CxK, axis=-1)
-        before_CxK = jnp.cumsum(probs_CxK, axis=-1) - probs_CxK
-        values_CxK = jnp.where(before_CxK < top_p, values_CxK, -jnp.inf)
-    return _log_normaliser(values_CxK)
+    return log_normaliser(kept_values(values_CxK, top_p))
+
+
+def kept_values(values_CxK: jax.Array, top_p: float) -> jax.Array:
+    """Logits in falling order, -inf from the first on before which `top_p` of their probability lies."""
+    if top_p >= 1:
+        return values_CxK
+    probs_CxK = jax.nn.softmax(values_CxK, axis=-1)
+    before_CxK = jnp.cumsum(probs_CxK, axis=-1) - probs_CxK
+    return jnp.where(before_CxK < top_p, values_CxK, -jnp.inf)

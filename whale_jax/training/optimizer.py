@@ -5,7 +5,9 @@ weight decay and clipping are open in the paper; the defaults here are the custo
 and weight decay is off, because a run at such a learning rate is meant to change the weights by its gradients alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import optax
 
@@ -59,3 +61,21 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
         weight_decay=settings.weight_decay,
     )
     return optax.chain(optax.clip_by_global_norm(settings.clip_norm), adamw) if settings.clip_norm else adamw
+
+
+def like_params(
+    optimizer: optax.GradientTransformation,
+    opt_state: optax.OptState,
+    function: Callable[[Any, Any], Any],
+    of_params: Any,
+    of_others: Any,
+) -> optax.OptState:
+    """Maps `function` over an optimizer's state and something known per parameter, such as its sharding.
+
+    Args:
+        of_params: a tree like the parameters; each moment of a parameter meets that parameter's entry.
+        of_others: what the rest of the state (counters) meets.
+    """
+    return optax.tree.map_params(
+        optimizer, function, opt_state, of_params, transform_non_params=lambda leaf: function(leaf, of_others)
+    )

@@ -8,20 +8,26 @@ Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.params import Params
+from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.remat import Remat
+from whale_jax.qwen3_5.sharding import ROWS, Placement, check
 from whale_jax.serving.driver import Sampling
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
+from whale_jax.training.optimizer import like_params
 from whale_jax.training.packing import Batch
+from whale_jax.training.sharded_loss import sampled_logprobs_sharded, sum_nll_sharded
 
 LANES = 4
 """Sums that the micro-batches of a mini-batch are dealt to, whatever the number of devices."""
@@ -95,9 +101,10 @@ class TrainStep:
         *,
         sampling: Sampling,
         loss_chunk: int = 256,
-        remat: bool = True,
+        remat: Remat | bool = True,
         compute_dtype: DTypeLike = jnp.float32,
         devices: Sequence[Any] | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -106,12 +113,17 @@ class TrainStep:
             optimizer: from `make_optimizer`.
             sampling: how the rollouts are sampled, for the comparison with the sampler's log-probabilities.
             loss_chunk: tokens whose logits exist at once.
-            remat: recompute each layer in the backward pass instead of keeping its activations.
+            remat: what the backward pass recomputes (`Remat`); True is each layer.
             compute_dtype: dtype of activations; parameters, gradients and sums are fp32.
             devices: `jax.Device`s that compute different micro-batches at the same time, each with a copy of the
                 parameters; the state lives on the first. Micro-batch i belongs to lane i mod `LANES`, and lanes are
                 added in their order, so the result has the same bits on any number of devices. Default: one lane,
                 wherever the state is.
+            placement: the mesh that state and rows are divided over, in place of `devices`. The results are those of
+                one device up to rounding.
+
+        Raises:
+            ValueError: both `devices` and `placement` are given.
         """
         self._config = config
         self._optimizer = optimizer
@@ -119,9 +131,12 @@ class TrainStep:
         self._loss_chunk = loss_chunk
         self._remat = remat
         self._compute_dtype = compute_dtype
+        if devices and placement is not None:
+            raise ValueError("TrainStep: give devices or a placement, not both")
         self._lanes = [devices[lane % len(devices)] for lane in range(LANES)] if devices else [None]
+        self._placement = placement
         self._traced = 0
-        self._init = jax.jit(optimizer.init)
+        self._init = jax.jit(lambda params: self._kept_opt_state(optimizer.init(params)))
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
         self._add = jax.jit(self._trace_add, donate_argnums=0)
@@ -135,10 +150,50 @@ class TrainStep:
 
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
-        params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-        if self._lanes[0] is not None:
-            params = jax.device_put(params, self._lanes[0])
+        if self._placement is None:
+            params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
+            if self._lanes[0] is not None:
+                params = jax.device_put(params, self._lanes[0])
+        else:
+            params = jax.tree.map(_copied_onto, params, self._placement.params)
         return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+
+    def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
+        """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
+
+        Returns:
+            `accumulate` and `apply`. Between them they hold the whole state: what one of them is not given
+            (`accumulate` sees no optimizer state) is there beside it all the same.
+
+        Raises:
+            ShardingError: the mesh does not divide the rows.
+        """
+        place = self._placement
+        params: Any = jax.tree.map(
+            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+            param_shapes(self._config),
+            is_leaf=lambda node: isinstance(node, tuple),
+        )
+        opt_state = jax.eval_shape(self._optimizer.init, params)
+        step: Any = jax.ShapeDtypeStruct((), jnp.int32)
+        state = TrainState(params, opt_state, step)
+        totals = jax.eval_shape(self._zeros, params)
+        whole: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.int32)
+        real: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.float32)
+        batch = Batch(tokens=whole, segment_ids=whole, targets=whole, weights=real, sampler_logprobs=real)
+        if place is not None:
+            check(self._config, place.mesh, rows=rows)
+            everywhere = place.on(PartitionSpec())
+            params = jax.tree.map(_placed_shape, params, place.params)
+            opt_state = like_params(self._optimizer, opt_state, _placed_shape, place.params, everywhere)
+            state = TrainState(params, opt_state, _placed_shape(step, everywhere))
+            sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
+            totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
+            batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
+        return {
+            "accumulate": self._accumulate.lower(params, totals, batch),
+            "apply": self._apply.lower(state, totals),
+        }
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         """One optimizer step on the micro-batches of one mini-batch.
@@ -151,6 +206,7 @@ class TrainStep:
 
         Raises:
             TrainingDiverged: loss or gradient is not finite; `state` is still valid.
+            ShardingError: the mesh does not divide the rows of a micro-batch.
         """
         batches = [batch for batch in batches if batch.weights.any()]
         if not batches:
@@ -173,7 +229,7 @@ class TrainStep:
         logprobs = []
         for index, batch in enumerate(batches):
             lane = index % len(lanes)
-            totals[lane], logprobs_RxT = self._accumulate(copies[lanes[lane]], totals[lane], batch)
+            totals[lane], logprobs_RxT = self._accumulate(copies[lanes[lane]], totals[lane], self._placed(batch))
             logprobs.append(logprobs_RxT)
         result, *others = totals
         for other in others:
@@ -183,13 +239,17 @@ class TrainStep:
     def _trace_zeros(self, params: Params) -> _Totals:
         self._traced += 1
         zero = jnp.zeros((), jnp.float32)
-        return _Totals(jax.tree.map(jnp.zeros_like, params), TokenSums(zero, zero, zero))
+        return _Totals(self._kept(jax.tree.map(jnp.zeros_like, params)), TokenSums(zero, zero, zero))
 
     def _trace_accumulate(self, params: Params, totals: _Totals, batch: Batch) -> tuple[_Totals, jax.Array]:
         """Adds a micro-batch; also gives the log-probabilities [R, T] of its sampled targets."""
         self._traced += 1
         tokens_RxT, segment_ids_RxT = jnp.asarray(batch.tokens), jnp.asarray(batch.segment_ids)
         targets_N, weights_N = jnp.ravel(batch.targets), jnp.ravel(batch.weights)
+        nll_sums, target_logprobs = sum_nll, sampled_logprobs
+        if self._placement is not None:
+            nll_sums = partial(sum_nll_sharded, mesh=self._placement.mesh)
+            target_logprobs = partial(sampled_logprobs_sharded, mesh=self._placement.mesh)
 
         def nll(params: Params) -> tuple[jax.Array, tuple[TokenSums, jax.Array]]:
             hidden_RxTxD = model.forward(
@@ -199,16 +259,17 @@ class TrainStep:
                 segment_ids_RxT,
                 compute_dtype=self._compute_dtype,
                 remat=self._remat,
+                placement=self._placement,
             )
             hidden_NxD = hidden_RxTxD.reshape(-1, hidden_RxTxD.shape[-1])
-            sums = sum_nll(hidden_NxD, self._unembed_weight(params), targets_N, weights_N, chunk=self._loss_chunk)
+            sums = nll_sums(hidden_NxD, self._unembed_weight(params), targets_N, weights_N, chunk=self._loss_chunk)
             return sums.nll, (sums, hidden_NxD)
 
         grads, (sums, hidden_NxD) = jax.grad(nll, has_aux=True)(params)
-        added = jax.tree.map(jnp.add, totals, _Totals(grads, sums))
+        added = jax.tree.map(jnp.add, totals, _Totals(self._kept(grads), sums))
         if self._sampling.temperature == 0:  # a greedy sampler reports 0 for every token: nothing to compare with
             return added, jnp.full(batch.targets.shape, jnp.nan)
-        logprobs_N = sampled_logprobs(
+        logprobs_N = target_logprobs(
             hidden_NxD,
             self._unembed_weight(params),
             targets_N,
@@ -239,7 +300,36 @@ class TrainStep:
         grads = jax.tree.map(lambda grad: grad / totals.sums.weight, totals.grads)
         updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
-        return TrainState(params, opt_state, state.step + 1)
+        return TrainState(self._kept(params), self._kept_opt_state(opt_state), state.step + 1)
+
+    def _kept(self, params: Params) -> Params:
+        return params if self._placement is None else self._placement.keep_params(params)
+
+    def _kept_opt_state(self, opt_state: optax.OptState) -> optax.OptState:
+        """The optimizer's state divided like the parameters; its scalars are on every chip."""
+        if self._placement is None:
+            return opt_state
+        place = self._placement
+        keep = jax.lax.with_sharding_constraint
+        return like_params(self._optimizer, opt_state, keep, place.params, place.on(PartitionSpec()))
+
+    def _placed(self, batch: Batch) -> Batch:
+        """A micro-batch with its rows on their chips."""
+        if self._placement is None:
+            return batch
+        check(self._config, self._placement.mesh, rows=batch.tokens.shape[0])
+        return jax.device_put(batch, self._placement.on(PartitionSpec(ROWS)))
+
+
+def _copied_onto(leaf: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
+    """A copy in fp32; a host array goes straight to its shards."""
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(jnp.array(leaf, jnp.float32, copy=True), sharding)
+    return jax.device_put(np.array(leaf, np.float32, copy=True), sharding)
+
+
+def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:

@@ -1,0 +1,255 @@
+"""The programs of a step, lowered for a mesh from shapes alone, and what each of them needs beside its arguments."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from whale_jax.plan import model_cost
+from whale_jax.qwen3_5 import model
+from whale_jax.qwen3_5.attention import KEY_BLOCK
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.sharding import (
+    AXES,
+    CACHE_TABLE,
+    DATA,
+    FSDP,
+    ROWS,
+    TENSOR,
+    Placement,
+    ShardingError,
+    check,
+    make_mesh,
+)
+from whale_jax.serving.driver import Sampling
+from whale_jax.serving.sampling import Controls, sample
+from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.step import TrainStep
+
+LOSS_CHUNK = 256
+"""Tokens per chip whose logits exist at once in the training step."""
+
+MAX_TOP_K = 20
+"""As the engine's default."""
+
+WEIGHT_BYTES = CACHE_BYTES = 2
+"""Serving keeps weights, keys, values and conv windows in bf16."""
+
+
+class Step(StrEnum):
+    TRAIN = "train"
+    EXTEND = "extend"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is planned.
+
+    Attributes:
+        batch: rows of a training step, or slots.
+        seq_len: positions of a row, or the room of a slot.
+        chunk_len: new tokens per row of an extend step.
+    """
+
+    config: Qwen35Config
+    step: Step
+    batch: int
+    seq_len: int
+    chunk_len: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "seq_len", "chunk_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be >= 1, got {getattr(self, name)}")
+
+    @property
+    def model_flops(self) -> float:
+        """Of one step on all chips, as `model_cost` defines them; live lengths as it states."""
+        live = model_cost.mean_live_length(self.seq_len)
+        if self.step is Step.TRAIN:
+            return model_cost.train_flops(self.config, self.batch, self.seq_len)
+        if self.step is Step.EXTEND:
+            return model_cost.extend_flops(self.config, self.batch, self.chunk_len, live)
+        return model_cost.decode_flops(self.config, self.batch, live)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The programs of one step.
+
+    Attributes:
+        lowered: by name; a step runs each once.
+        state_bytes: what lives on a chip whichever program runs, by kind.
+        argument_kinds: for each program, the kinds of `state_bytes` that are among its arguments.
+        unknown_trips: turns of the loops that walk data: the loss walks the tokens that are targets, all of them;
+            serving's attention the blocks of keys up to the longest row's end, taken to be full.
+        floor_bytes: the least bytes of main memory per chip, where that is defined (decode).
+    """
+
+    lowered: Mapping[str, jax.stages.Lowered]
+    state_bytes: Mapping[str, int]
+    argument_kinds: Mapping[str, tuple[str, ...]]
+    unknown_trips: int | None
+    floor_bytes: float | None
+
+
+def default_mesh(work: Work, chips: int, hbm_bytes: float | None) -> tuple[int, int, int]:
+    """(data, fsdp, tensor) where the user names none.
+
+    Training divides everything over `fsdp`, and over `tensor` only where there are fewer rows than chips. Serving keeps
+    whole replicas: the smallest `tensor` with which weights and cache take at most 9/10 of a chip.
+
+    Raises:
+        ShardingError: no mesh of that kind divides the work.
+    """
+    heads = work.config.num_kv_heads
+    splits = [tensor for tensor in range(1, heads + 1) if heads % tensor == 0 and chips % tensor == 0]
+    splits = [tensor for tensor in splits if work.batch % (chips // tensor) == 0]
+    if not splits:
+        raise ShardingError(
+            f"--batch={work.batch} cannot be divided over {chips} chips (up to {heads} chips share a row, one per "
+            "key/value head); choose a multiple, or name --data, --fsdp and --tensor"
+        )
+    if work.step is Step.TRAIN:
+        return 1, chips // splits[0], splits[0]
+    weights = model_cost.parameter_count(work.config) * WEIGHT_BYTES
+    for tensor in splits:
+        slots = work.batch * tensor // chips
+        cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_cache(work, slots)))
+        if hbm_bytes is None or (weights + cache) / tensor <= 0.9 * hbm_bytes:
+            return chips // tensor, 1, tensor
+    return chips // splits[-1], 1, splits[-1]
+
+
+def programs(work: Work, mesh_shape: tuple[int, int, int], devices: Any) -> Planned:
+    """Lowers the step.
+
+    Raises:
+        ShardingError: the mesh does not divide the model or the batch.
+    """
+    placement = Placement(work.config, make_mesh(*mesh_shape, devices=devices))
+    check(work.config, placement.mesh, rows=work.batch)
+    return _train(work, placement) if work.step is Step.TRAIN else _serve(work, placement)
+
+
+def _train(work: Work, placement: Placement) -> Planned:
+    step = TrainStep(
+        work.config,
+        make_optimizer(OptimizerSettings()),
+        sampling=Sampling(),
+        loss_chunk=LOSS_CHUNK,
+        compute_dtype=jnp.bfloat16,
+        placement=placement,
+    )
+    params = _bytes_per_chip(_params(work.config, placement, jnp.float32))
+    tokens = work.batch // placement.row_shards * work.seq_len
+    return Planned(
+        lowered=step.lower(work.batch, work.seq_len),
+        state_bytes={"parameters": params, "optimizer": 2 * params, "gradients": params},
+        argument_kinds={
+            "accumulate": ("parameters", "gradients"),
+            "apply": ("parameters", "optimizer", "gradients"),
+        },
+        unknown_trips=-(-tokens // min(LOSS_CHUNK, tokens)),
+        floor_bytes=None,
+    )
+
+
+def _serve(work: Work, placement: Placement) -> Planned:
+    """Replicas side by side: along `data` nothing is exchanged, so a chip runs what an engine of its own would."""
+    config, mesh = work.config, placement.mesh
+    if mesh.shape[FSDP] != 1:
+        raise ShardingError(
+            f"--fsdp={mesh.shape[FSDP]}: serving keeps whole replicas; it must be 1 for --step={work.step}"
+        )
+    params = _params(config, placement, jnp.bfloat16)
+    cache = jax.tree.map(_placed, _cache(work, work.batch), placement.cache)
+    rows = placement.on(PartitionSpec(ROWS))
+
+    def per_slot(dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct((work.batch, *shape), dtype, sharding=rows)
+
+    controls = Controls(per_slot(jnp.uint32, 2), per_slot(jnp.float32), per_slot(jnp.float32), per_slot(jnp.int32))
+    step, tokens = (_decode, per_slot(jnp.int32))
+    if work.step is Step.EXTEND:
+        step, tokens = _extend, per_slot(jnp.int32, work.chunk_len)
+
+    def replica(params: Params, cache: model.Cache, tokens: Array, given: Array, controls: Controls) -> Any:
+        hidden, cache = step(config, params, tokens, given, cache)
+        return cache, sample(model.unembed(config, params, hidden), cache.length, controls, max_top_k=MAX_TOP_K)
+
+    slots: Any = {name: PartitionSpec(*axes[: axes.index(ROWS) + 1]) for name, axes in CACHE_TABLE.items()}
+    slots = model.Cache(**slots)
+    of_row = PartitionSpec(ROWS)
+    run = jax.shard_map(
+        replica,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), slots, of_row, of_row, of_row),
+        out_specs=(slots, of_row),
+        axis_names={DATA, FSDP} if mesh.shape[TENSOR] > 1 else set(AXES),
+        check_vma=False,
+    )
+
+    given = per_slot(jnp.int32 if work.step is Step.EXTEND else jnp.bool_)
+    floor = None
+    if work.step is Step.DECODE:
+        tensor = mesh.shape[TENSOR]
+        by_kind = model_cost.decode_floor_bytes(
+            config,
+            work.batch // placement.row_shards,
+            model_cost.mean_live_length(work.seq_len),
+            weight_bytes=WEIGHT_BYTES,
+            cache_bytes=CACHE_BYTES,
+        )
+        floor = sum(by_kind.values()) / tensor
+    return Planned(
+        lowered={work.step.value: jax.jit(run, donate_argnums=1).lower(params, cache, tokens, given, controls)},
+        state_bytes={"parameters": _bytes_per_chip(params), "cache": _bytes_per_chip(cache)},
+        argument_kinds={work.step.value: ("parameters", "cache")},
+        unknown_trips=-(-work.seq_len // KEY_BLOCK),
+        floor_bytes=floor,
+    )
+
+
+def _extend(
+    config: Qwen35Config, params: Params, tokens_BxC: Array, count_B: Array, cache: model.Cache
+) -> tuple[Array, model.Cache]:
+    """The hidden state [B, D] of each row's last token, as the engine's extend step takes it."""
+    hidden, cache = model.extend(config, params, tokens_BxC, count_B, cache, compute_dtype=jnp.bfloat16)
+    last = jnp.maximum(count_B - 1, 0)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], cache
+
+
+def _decode(
+    config: Qwen35Config, params: Params, tokens_B: Array, active_B: Array, cache: model.Cache
+) -> tuple[Array, model.Cache]:
+    return model.decode(config, params, tokens_B, active_B, cache, compute_dtype=jnp.bfloat16)
+
+
+def _params(config: Qwen35Config, placement: Placement, dtype: Any) -> Any:
+    return jax.tree.map(
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding),
+        param_shapes(config),
+        placement.params,
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
+
+
+def _cache(work: Work, slots: int) -> Any:
+    return jax.eval_shape(lambda: model.init_cache(work.config, slots, work.seq_len, jnp.bfloat16))
+
+
+def _placed(leaf: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _bytes_per_chip(tree: Any) -> int:
+    return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,223 @@
+"""Where every parameter, activation and cache entry lives on a mesh of chips.
+
+Axes:
+
+    data     copies of the parameters; rows of a batch are divided over them
+    fsdp     parameters, gradients and optimizer state are divided; so are the rows of a batch. A layer's matrices are
+             gathered just before use, inside the scan over layers
+    tensor   heads, feed-forward features and vocabulary are divided; the rows are not
+
+An axis that does not divide what it must divide is a `ShardingError` that says which.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from whale_jax.qwen3_5.cache import Cache
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.params import Params, param_shapes
+
+DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
+
+ROWS = (DATA, FSDP)
+"""The axes that divide the rows of a batch."""
+
+TABLE: Mapping[str, tuple[Any, ...]] = {
+    # name: an axis per dimension of the unstacked parameter, as in `params`; stacking dimensions are never divided
+    "embed": (TENSOR, FSDP),  # [V, D]
+    "lm_head": (TENSOR, FSDP),  # [V, D]
+    "gate": (FSDP, TENSOR),  # [D, F]
+    "up": (FSDP, TENSOR),  # [D, F]
+    "down": (TENSOR, FSDP),  # [F, D]
+    "q": (FSDP, TENSOR),  # [D, N 2 H]
+    "k": (FSDP, TENSOR),  # [D, Kh H]
+    "v": (FSDP, TENSOR),  # [D, Kh H]
+    "o": (TENSOR, FSDP),  # [N H, D]
+    "qkv": (FSDP, TENSOR),  # [D, Q]
+    "z": (FSDP, TENSOR),  # [D, Hv Dv]
+    "b": (FSDP, TENSOR),  # [D, Hv]
+    "a": (FSDP, TENSOR),  # [D, Hv]
+    "conv": (None, (FSDP, TENSOR)),  # [W + 1, Q]
+    "out": (TENSOR, FSDP),  # [Hv Dv, D]
+    # Vectors, less than 1 MB each with all their layers: every chip holds them.
+    **dict.fromkeys(("input_norm", "post_norm", "final_norm", "q_norm", "k_norm", "norm"), (None,)),
+    **dict.fromkeys(("a_log", "dt_bias"), (None,)),
+}
+
+
+class ShardingError(ValueError):
+    """A mesh that does not divide the model or the batch."""
+
+
+def make_mesh(data: int, fsdp: int, tensor: int, devices: Any = None) -> Mesh:
+    """A mesh of data x fsdp x tensor chips, the compiler placing what the program does not.
+
+    Args:
+        devices: as many as the product says, described or present ones; default: the first ones present.
+
+    Raises:
+        ShardingError: a size is not positive, or the number of devices is another.
+    """
+    sizes = (data, fsdp, tensor)
+    if min(sizes) < 1:
+        raise ShardingError(f"mesh sizes must be >= 1, got {_written(dict(zip(AXES, sizes, strict=True)))}")
+    count = data * fsdp * tensor
+    devices = jax.devices()[:count] if devices is None else list(devices)
+    if len(devices) != count:
+        raise ShardingError(
+            f"a mesh of {_written(dict(zip(AXES, sizes, strict=True)))} needs {count} devices, got {len(devices)}"
+        )
+    # Auto on purpose: with jax.make_mesh's explicit axes every operation would have to say its sharding.
+    return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def param_specs(config: Qwen35Config) -> dict[str, Any]:
+    """The `PartitionSpec` of every parameter, in the structure of `Params`."""
+
+    def spec(path: tuple[Any, ...], shape: tuple[int, ...]) -> PartitionSpec:
+        axes = TABLE[path[-1].key]
+        return PartitionSpec(*(None,) * (len(shape) - len(axes)), *axes)
+
+    return jax.tree.map_with_path(spec, param_shapes(config), is_leaf=lambda node: isinstance(node, tuple))
+
+
+CACHE_TABLE: Mapping[str, tuple[Any, ...]] = {
+    "k": (None, ROWS, TENSOR, None, None),  # [G, B, Kh, S, H]
+    "v": (None, ROWS, TENSOR, None, None),  # [G, B, Kh, S, H]
+    "conv": (None, None, ROWS, None, TENSOR),  # [G, L, B, W, Q]
+    "state": (None, None, ROWS, TENSOR, None, None),  # [G, L, B, Hv, Dk, Dv]
+    "length": (ROWS,),  # [B]
+}
+"""Where a serving cache lives: slots over `data` and `fsdp`, heads over `tensor`."""
+
+
+def check(config: Qwen35Config, mesh: Mesh, *, rows: int | None = None) -> None:
+    """Every axis divides what it must divide.
+
+    Args:
+        rows: rows of a batch (or slots), if known.
+
+    Raises:
+        ShardingError: lists every axis and dimension that do not fit; also when the mesh has other axes.
+    """
+    if mesh.axis_names != AXES:
+        raise ShardingError(f"the mesh must have the axes {AXES}, got {mesh.axis_names}")
+    problems = []
+    shapes, _ = jax.tree.flatten_with_path(param_shapes(config), is_leaf=lambda node: isinstance(node, tuple))
+    for path, shape in shapes:
+        axes = TABLE[path[-1].key]
+        for size, axis in zip(shape[-len(axes) :], axes, strict=True):
+            if axis is not None and size % _size(mesh, axis):
+                name = ".".join(step.key for step in path)
+                problems.append(f"{_written_axis(mesh, axis)} does not divide a dimension of {name} {shape}: {size}")
+    heads = {
+        "query heads": config.num_heads,
+        "key/value heads": config.num_kv_heads,
+        "linear key heads": config.linear_key_heads,
+        "linear value heads": config.linear_value_heads,
+    }
+    for name, count in heads.items():
+        if count % mesh.shape[TENSOR]:
+            problems.append(f"{_written_axis(mesh, TENSOR)} does not divide the {name}: {count}")
+    if config.vocab_size % _size(mesh, (TENSOR, FSDP)):
+        problems.append(f"{_written_axis(mesh, (TENSOR, FSDP))} does not divide the vocabulary: {config.vocab_size}")
+    if rows is not None and rows % _size(mesh, ROWS):
+        problems.append(f"{_written_axis(mesh, ROWS)} does not divide the rows of a batch: {rows}")
+    if problems:
+        raise ShardingError("; ".join(dict.fromkeys(problems)))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A model placed on a mesh: what the training pass needs to keep its arrays where the table says.
+
+    Raises:
+        ShardingError: the mesh does not divide the model.
+    """
+
+    config: Qwen35Config
+    mesh: Mesh
+
+    def __post_init__(self) -> None:
+        check(self.config, self.mesh)
+
+    def on(self, spec: PartitionSpec) -> NamedSharding:
+        """The sharding of `spec` on this mesh."""
+        return NamedSharding(self.mesh, spec)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The sharding of every parameter, in the structure of `Params`."""
+        return jax.tree.map(self.on, param_specs(self.config))
+
+    @property
+    def cache(self) -> Any:
+        """The sharding of every array of a `Cache`, in its structure."""
+        shardings: Any = {name: self.on(PartitionSpec(*axes)) for name, axes in CACHE_TABLE.items()}
+        return Cache(**shardings)
+
+    @property
+    def row_shards(self) -> int:
+        """Parts that the rows of a batch are divided into."""
+        return _size(self.mesh, ROWS)
+
+    def keep_params(self, params: Params) -> Params:
+        """Inside a jitted function: holds parameters, or a tree like them, to the table."""
+        return jax.tree.map(lax.with_sharding_constraint, params, self.params)
+
+    def keep_layer(self, layer: dict[str, Array]) -> dict[str, Array]:
+        """The same for one layer inside the scan over layers.
+
+        The constraint is its own transpose: the layer's gradient is reduced to the chips that own it at each layer,
+        so a full gradient of all layers never exists.
+        """
+        return {
+            name: lax.with_sharding_constraint(leaf, self.on(PartitionSpec(*TABLE[name])))
+            for name, leaf in layer.items()
+        }
+
+    def keep_rows(self, x_BxT: Array) -> Array:
+        """Inside a jitted function: holds activations [B, T, ...] to their rows."""
+        return lax.with_sharding_constraint(x_BxT, self.on(PartitionSpec(ROWS)))
+
+    def lookup(self, table_VxD: Array, tokens_BxT: Array) -> Array:
+        """`table[tokens]`, [B, T, D], with no chip ever holding the table.
+
+        Each chip looks up its own columns (and its own part of the vocabulary) for the rows of its whole `fsdp` group;
+        one exchange turns columns of all rows into whole rows.
+        """
+
+        def local(table: Array, tokens: Array) -> Array:
+            tokens = lax.all_gather(tokens, FSDP, axis=0, tiled=True)
+            index = tokens - lax.axis_index(TENSOR) * table.shape[0]
+            mine = (index >= 0) & (index < table.shape[0])
+            found = jnp.where(mine[..., None], table[jnp.where(mine, index, 0)], 0)
+            found = lax.psum(found, TENSOR)
+            return lax.all_to_all(found, FSDP, split_axis=0, concat_axis=2, tiled=True)
+
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(*TABLE["embed"]), PartitionSpec(ROWS)),
+            out_specs=PartitionSpec(ROWS),
+        )(table_VxD, tokens_BxT)
+
+
+def _size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
+    return int(np.prod([mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,))]))
+
+
+def _written_axis(mesh: Mesh, axis: str | tuple[str, ...]) -> str:
+    names = axis if isinstance(axis, tuple) else (axis,)
+    return " x ".join(f"{name} ({mesh.shape[name]})" for name in names)
+
+
+def _written(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size}" for name, size in sizes.items())
