@@ -58,40 +58,49 @@ def forward(
     Returns:
         Hidden states after the final norm, [B, T, D] in `compute_dtype`. Those at padding mean nothing.
     """
-    params = cast_params(params, compute_dtype)
-    batch, _ = tokens_BxT.shape
-    reset = _starts(segment_ids_BxT)
-    rows = Rows(valid_BxT=segment_ids_BxT != 0, reset_BxT=reset, count_B=None)
-    cos, sin = rotary_angles(config, _positions(reset))
-    window = jnp.zeros((batch, config.conv_window, config.conv_channels), compute_dtype)
-    state = jnp.zeros((batch, config.linear_value_heads, config.linear_key_dim, config.linear_value_dim), jnp.float32)
     policy = Remat.of(remat)
 
-    @checkpoint_layer(policy)
-    def linear_layer(x: Array, layer: dict[str, Array]) -> tuple[Array, None]:
-        if placement is not None:
-            x, layer = placement.keep_rows(x), placement.keep_layer(layer)
-        mixed, _, _ = delta_net(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), rows, window, state)
-        return _add_feed_forward(config, layer, x + mixed), None
+    def whole(layer: dict[str, Array]) -> dict[str, Array]:
+        return layer if placement is None else placement.gather_layer(layer, compute_dtype)
 
-    @checkpoint_layer(policy)
-    def full_layer(x: Array, layer: dict[str, Array]) -> Array:
-        if placement is not None:
-            x, layer = placement.keep_rows(x), placement.keep_layer(layer)
-        q, k, v, gate = project(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), cos, sin)
-        return _add_feed_forward(
-            config, layer, x + gated_output(layer, packed_attention(q, k, v, segment_ids_BxT), gate)
+    def run(params: Params, x: Array, segment_ids_BxT: Array) -> Array:
+        reset = _starts(segment_ids_BxT)
+        rows = Rows(valid_BxT=segment_ids_BxT != 0, reset_BxT=reset, count_B=None)
+        cos, sin = rotary_angles(config, _positions(reset))
+        batch, heads = x.shape[0], (config.linear_value_heads, config.linear_key_dim, config.linear_value_dim)
+        window = jnp.zeros((batch, config.conv_window, config.conv_channels), compute_dtype)
+        state = jnp.zeros((batch, *heads), jnp.float32)
+
+        @checkpoint_layer(policy)
+        def linear_layer(x: Array, layer: dict[str, Array]) -> tuple[Array, None]:
+            layer = whole(layer)
+            normed = rms_norm(x, layer["input_norm"], config.rms_eps)
+            mixed, _, _ = delta_net(config, layer, normed, rows, window, state)
+            return _add_feed_forward(config, layer, x + mixed), None
+
+        @checkpoint_layer(policy)
+        def full_layer(x: Array, layer: dict[str, Array]) -> Array:
+            layer = whole(layer)
+            q, k, v, gate = project(config, layer, rms_norm(x, layer["input_norm"], config.rms_eps), cos, sin)
+            mixed = gated_output(layer, packed_attention(q, k, v, segment_ids_BxT), gate)
+            return _add_feed_forward(config, layer, x + mixed)
+
+        @checkpoint_group(policy)
+        def group(x: Array, layers: dict[str, dict[str, Array]]) -> tuple[Array, None]:
+            x, _ = jax.lax.scan(linear_layer, x, layers["linear"])
+            return full_layer(x, layers["full"]), None
+
+        x, _ = jax.lax.scan(group, x, {"linear": params["linear"], "full": params["full"]})
+        return rms_norm(x, params["final_norm"], config.rms_eps)
+
+    layers = {name: params[name] for name in ("linear", "full", "final_norm")}
+    # The table is not cast before it is looked up: its gradient adds up as many positions as hold a token, in fp32.
+    if placement is None:
+        return run(
+            cast_params(layers, compute_dtype), params["embed"][tokens_BxT].astype(compute_dtype), segment_ids_BxT
         )
-
-    @checkpoint_group(policy)
-    def group(x: Array, layers: dict[str, dict[str, Array]]) -> tuple[Array, None]:
-        x, _ = jax.lax.scan(linear_layer, x, layers["linear"])
-        return full_layer(x, layers["full"]), None
-
-    embed = params["embed"]
-    x = embed[tokens_BxT] if placement is None else placement.lookup(embed, tokens_BxT)
-    x, _ = jax.lax.scan(group, x, {"linear": params["linear"], "full": params["full"]})
-    return rms_norm(x, params["final_norm"], config.rms_eps)
+    x = placement.lookup(params["embed"], tokens_BxT, compute_dtype)
+    return placement.over_rows(run, layers, x, segment_ids_BxT)
 
 
 def unembed(config: Qwen35Config, params: Params, hidden: Array) -> Array:

@@ -10,8 +10,9 @@ Axes:
 An axis that does not divide what it must divide is a `ShardingError` that says which.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5.cache import Cache
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.params import Params, is_matrix, param_shapes
 
 DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 
@@ -172,23 +174,51 @@ class Placement:
         """Inside a jitted function: holds parameters, or a tree like them, to the table."""
         return jax.tree.map(lax.with_sharding_constraint, params, self.params)
 
-    def keep_layer(self, layer: dict[str, Array]) -> dict[str, Array]:
-        """The same for one layer inside the scan over layers.
+    def gather_layer(self, layer: dict[str, Array], dtype: DTypeLike) -> dict[str, Array]:
+        """Inside `over_rows`: the whole of one layer's parameters, matrices in the compute dtype, for this chip's rows.
 
-        The constraint is its own transpose: the layer's gradient is reduced to the chips that own it at each layer,
-        so a full gradient of all layers never exists.
+        What travels is in the compute dtype; the gradient's sum over chips is made in fp32, and each chip gets its own
+        part of it, at each layer, so neither all weights nor all gradients ever exist on a chip.
         """
-        return {
-            name: lax.with_sharding_constraint(leaf, self.on(PartitionSpec(*TABLE[name])))
-            for name, leaf in layer.items()
-        }
+        whole = {}
+        for name, leaf in layer.items():
+            axes = TABLE[name]
+            kept = dtype if is_matrix(name) else jnp.float32
+            divided = [axis for axis, entry in enumerate(axes) if entry == FSDP or FSDP in (entry or ())]
+            whole[name] = _gather(leaf, divided[0], jnp.dtype(kept)) if divided else leaf.astype(kept)
+        return whole
 
-    def keep_rows(self, x_BxT: Array) -> Array:
-        """Inside a jitted function: holds activations [B, T, ...] to their rows."""
-        return lax.with_sharding_constraint(x_BxT, self.on(PartitionSpec(ROWS)))
+    def over_rows(self, function: Callable[..., Array], layers: Params, *arrays_BxT: Array) -> Array:
+        """`function(layers, *arrays)` on every chip, with its own rows; layers come as parts, for `gather_layer`.
 
-    def lookup(self, table_VxD: Array, tokens_BxT: Array) -> Array:
-        """`table[tokens]`, [B, T, D], with no chip ever holding the table.
+        Only `data` and `fsdp` are by hand: each chip runs the program of one device and nothing is exchanged but
+        parameters and their gradients. `tensor` is left to the compiler.
+
+        Args:
+            layers: a part of `Params`.
+            arrays_BxT: [B, T, ...], divided over rows.
+
+        Returns:
+            [B, T, ...], divided over rows.
+        """
+        specs = jax.tree.map_with_path(self._by_hand, layers)
+        rows = PartitionSpec(ROWS)
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(specs, *(rows,) * len(arrays_BxT)),
+            out_specs=rows,
+            axis_names=set(AXES) if self.mesh.shape[TENSOR] == 1 else set(ROWS),
+            check_vma=False,
+        )(layers, *arrays_BxT)
+
+    def _by_hand(self, path: tuple[Any, ...], leaf: Array) -> PartitionSpec:
+        """A parameter's spec without `tensor`."""
+        axes = (FSDP if entry == FSDP or FSDP in (entry or ()) else None for entry in TABLE[path[-1].key])
+        return PartitionSpec(*(None,) * (leaf.ndim - len(TABLE[path[-1].key])), *axes)
+
+    def lookup(self, table_VxD: Array, tokens_BxT: Array, dtype: DTypeLike) -> Array:
+        """`table[tokens]` in `dtype`, [B, T, D], with no chip ever holding the table.
 
         Each chip looks up its own columns (and its own part of the vocabulary) for the rows of its whole `fsdp` group;
         one exchange turns columns of all rows into whole rows.
@@ -198,7 +228,7 @@ class Placement:
             tokens = lax.all_gather(tokens, FSDP, axis=0, tiled=True)
             index = tokens - lax.axis_index(TENSOR) * table.shape[0]
             mine = (index >= 0) & (index < table.shape[0])
-            found = jnp.where(mine[..., None], table[jnp.where(mine, index, 0)], 0)
+            found = jnp.where(mine[..., None], table[jnp.where(mine, index, 0)], 0).astype(dtype)
             found = lax.psum(found, TENSOR)
             return lax.all_to_all(found, FSDP, split_axis=0, concat_axis=2, tiled=True)
 
@@ -208,6 +238,24 @@ class Placement:
             in_specs=(PartitionSpec(*TABLE["embed"]), PartitionSpec(ROWS)),
             out_specs=PartitionSpec(ROWS),
         )(table_VxD, tokens_BxT)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gather(part: Array, axis: int, dtype: jnp.dtype) -> Array:
+    """All parts of an `fsdp` group along `axis`, in `dtype`."""
+    return lax.all_gather(part.astype(dtype), FSDP, axis=axis, tiled=True)
+
+
+def _gather_forward(part: Array, axis: int, dtype: jnp.dtype) -> tuple[Array, None]:
+    return _gather(part, axis, dtype), None
+
+
+def _gather_backward(axis: int, dtype: jnp.dtype, residual: None, gradient: Array) -> tuple[Array]:
+    del dtype, residual
+    return (lax.psum_scatter(gradient.astype(jnp.float32), FSDP, scatter_dimension=axis, tiled=True),)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
 
 
 def _size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
