@@ -36,6 +36,7 @@ from whale_jax.policy import Initial, Policy
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
+from whale_jax.qwen3_5.remat import Remat
 from whale_jax.report.progress import Progress
 from whale_jax.rollout.runner import RolloutLimits, RolloutRunner
 from whale_jax.rollout.tool_calls import parse
@@ -181,7 +182,7 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
         parts.initial.config,
         make_optimizer(optimizer),
         sampling=sampling,
-        remat=config.model.remat,
+        remat=Remat.of(config.model.remat),
         compute_dtype=dtype,
         devices=jax.local_devices() if jax.default_backend() == "cpu" else None,
     )

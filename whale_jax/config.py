@@ -76,7 +76,11 @@ class ModelSettings:
     )
     harness: str | None = setting(None, "file of the initial harness; default: the domain's h0", operational=True)
     compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "dtype of activations and of serving weights")
-    remat: bool = setting(True, "recompute each layer in the backward pass instead of keeping its activations")
+    remat: Literal["none", "dots", "layer", "group"] = setting(
+        "layer",
+        "what the backward pass computes anew: nothing; all but products with weight matrices; each layer, from its "
+        "input; each group of four, from its input",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The small layers: norms, rotary positions, feed-forward, embedding in and out."""
+"""The small layers: norms and rotary positions."""
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,3 @@ def rotate(x_BxTxNxH: Array, cos: Array, sin: Array) -> Array:
     cos, sin = (t[:, :, None, :] for t in (cos, sin))
     turned = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate([*(t.astype(x_BxTxNxH.dtype) for t in turned), rest], axis=-1)
-
-
-def feed_forward(params: dict[str, Array], x: Array) -> Array:
-    """SwiGLU: down(silu(gate(x)) * up(x))."""
-    return (jax.nn.silu(x @ params["gate"]) * (x @ params["up"])) @ params["down"]

@@ -15,7 +15,8 @@ from whale_jax.qwen3_5.attention import attend_cache, gated_output, packed_atten
 from whale_jax.qwen3_5.cache import Cache, init_cache
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
-from whale_jax.qwen3_5.layers import feed_forward, rms_norm, rotary_angles
+from whale_jax.qwen3_5.feed_forward import feed_forward
+from whale_jax.qwen3_5.layers import rms_norm, rotary_angles
 from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params
 from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
 from whale_jax.qwen3_5.sharding import Placement

@@ -51,7 +51,7 @@ def command(*arguments):
 )
 def test_devices_present(capsys, arguments, kinds):
     assert (
-        command(f"--model={DEMO}", "--topology=here", "--json", "--data=1", "--fsdp=1", "--tensor=1", *arguments) == 0
+        command(f"--model={DEMO}", "--topology=here", "--json", "--data=2", "--fsdp=1", "--tensor=1", *arguments) == 0
     )
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
@@ -61,12 +61,12 @@ def test_devices_present(capsys, arguments, kinds):
     assert found["executed_flops"] >= 0.9 * found["model_flops"]
     assert found["hbm_bytes"] > found["bytes_per_chip"]["parameters"], "every weight is read"
     assert (found["floor_hbm_bytes"] is not None) == ("--step=decode" in arguments)
-    assert lines[0].startswith(f"{DEMO} {found['step']}, batch 2 x 64, 1 chips (here: data 1 x fsdp 1 x tensor 1)")
+    assert lines[0].startswith(f"{DEMO} {found['step']}, batch 2 x 64, 2 chips (here: data 2 x fsdp 1 x tensor 1)")
 
 
 @pytest.mark.slow
 def test_training_step_on_the_devices_present(capsys):
-    assert command(f"--model={DEMO}", "--topology=here", "--json", "--batch=1", "--seq_len=64") == 0
+    assert command(f"--model={DEMO}", "--topology=here", "--json", "--batch=2", "--seq_len=64") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     sizes = found["bytes_per_chip"]
     assert sizes["optimizer"] == 2 * sizes["parameters"] == 2 * sizes["gradients"]
@@ -81,9 +81,9 @@ def test_training_step_on_the_devices_present(capsys):
         (["--topology=v5e"], "--topology=v5e: say chip and grid such as v5e:4x4"),
         (["--topology=v9:2x2"], "chips: v4, v5e, v5p, v6e"),
         (["--fsdp=4"], "name all of --data, --fsdp and --tensor, or none"),
-        (["--topology=here", "--data=1", "--fsdp=1", "--tensor=2"], "needs 2 devices"),
+        (["--topology=here", "--data=1", "--fsdp=1", "--tensor=3"], "needs 3 devices"),
         (["--topology=here", "--data=7", "--fsdp=3", "--tensor=1"], "needs 21 devices"),
-        (["--topology=here", "--fit", f"--model={DEMO}", "--step=decode", "--batch=1", "--seq_len=32"], "not known"),
+        (["--topology=here", "--fit", f"--model={DEMO}", "--step=decode", "--batch=2", "--seq_len=32"], "not known"),
     ],
 )
 def test_refusals(capsys, arguments, message):

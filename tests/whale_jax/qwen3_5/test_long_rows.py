@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.extend import core
 
-from whale_jax.qwen3_5 import attention, deltanet, model
+from whale_jax.qwen3_5 import attention, deltanet, feed_forward, model
 from whale_jax.qwen3_5.attention import attend
 from whale_jax.qwen3_5.blockwise import blockwise_attention
 from whale_jax.qwen3_5.config import Qwen35Config
@@ -64,6 +64,8 @@ def test_blockwise_attention_equals_the_whole_square(quick_jit, segments, scale)
 def small_blocks(monkeypatch) -> None:
     monkeypatch.setattr(attention, "_LONGEST_UNROLLED", 16)
     monkeypatch.setattr(deltanet, "BLOCK", 16)
+    monkeypatch.setattr(feed_forward, "LONGEST_AT_ONCE", 16)
+    monkeypatch.setattr(feed_forward, "BLOCK", 32)
 
 
 def layer_results(config, layer, x, rows, window, state):
@@ -97,6 +99,27 @@ def test_delta_net_in_blocks(
     monkeypatch.setattr(deltanet, "BLOCK", WIDTH)
     call = quick_jit(lambda *arrays: layer_results(config, layer, arrays[0], rows, *arrays[1:]))
     assert_trees_close(ours, call(x, window, state.astype(np.float32)), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_feed_forward_in_blocks(quick_jit, small_blocks, monkeypatch, tiny_config, tiny_params, dtype):
+    """Blocks of 32 of 100 tokens; bf16 is held against fp32."""
+    config = tiny_config
+    layer = {name: leaf[0].astype(dtype) for name, leaf in tiny_params["full"].items()}
+    layer = {name: layer[name] for name in ("gate", "up", "down")}
+    x = np.random.default_rng(2).normal(size=(2, WIDTH, config.hidden_size)).astype(dtype)
+
+    def total(layer, x):
+        y = feed_forward.feed_forward(layer, x)
+        return jnp.sum(jnp.sin(4 * y.astype(jnp.float32))), y
+
+    gradient = jax.value_and_grad(total, (0, 1), has_aux=True)
+    ours = quick_jit(gradient)(layer, x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(ours[1])} == {jnp.dtype(dtype)}
+    monkeypatch.undo()
+    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (layer, x))
+    as_fp32 = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), ours)
+    assert_trees_close(as_fp32, quick_jit(gradient)(*exact), 1e-5 if dtype == jnp.float32 else 0.03)
 
 
 def model_gradient(config, tokens, segments, remat):
@@ -162,19 +185,25 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
 
 
 def test_nothing_in_a_training_step_at_32k_tokens_is_square_or_holds_all_logits():
-    """The 2B with its real vocabulary, traced and not run: hidden states, loss and every gradient."""
-    length, vocab = 32768, QWEN_2B.vocab_size
+    """The 2B with its real vocabulary, traced and not run: hidden states, loss and every gradient.
+
+    Its feed-forward size is changed to one that nothing else has.
+    """
+    config = dataclasses.replace(QWEN_2B, intermediate_size=6656)
+    length, vocab, inner = 32768, config.vocab_size, config.intermediate_size
 
     def loss(params, tokens, segments, targets, weights):
-        hidden = model.forward(QWEN_2B, params, tokens, segments, compute_dtype=jnp.bfloat16)
+        hidden = model.forward(config, params, tokens, segments, compute_dtype=jnp.bfloat16)
         return sum_nll(hidden[0], params["embed"], targets[0], weights[0], chunk=256).nll
 
-    params = jax.eval_shape(lambda key: model.init_params(QWEN_2B, key), jax.random.key(0))
+    params = jax.eval_shape(lambda key: model.init_params(config, key), jax.random.key(0))
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     program = jax.make_jaxpr(jax.grad(loss))(params, ids, ids, ids, jax.ShapeDtypeStruct((1, length), jnp.float32))
     shapes = {variable.aval.shape for equation in equations(program.jaxpr) for variable in equation.outvars}
     assert (256, vocab) in shapes
     for shape in shapes:
-        assert vocab not in shape or shape == (vocab, QWEN_2B.hidden_size) or math.prod(shape) <= 256 * vocab, shape
+        assert vocab not in shape or shape == (vocab, config.hidden_size) or math.prod(shape) <= 256 * vocab, shape
         assert sum(size >= length for size in shape if size != vocab) <= 1, shape
-        assert math.prod(shape) <= QWEN_2B.num_layers * length * QWEN_2B.hidden_size, shape  # the layers' inputs
+        if inner in shape and config.hidden_size not in shape:
+            assert math.prod(shape) <= 4096 * inner, shape
+        assert math.prod(shape) <= config.num_layers * length * config.hidden_size, shape  # the layers' inputs
