@@ -1,13 +1,16 @@
-"""(I + A) X = R for many small strictly lower triangular A, with matrix products alone.
+"""(I + A) X = R for many small strictly lower triangular A, by the inverse of I + A.
 
-The inverse is built by doubling: the inverses of two neighbouring diagonal blocks give that of the block twice as
-large,
+On a TPU the inverse is built row by row, for all systems at once, with the systems along the vector lanes: a matrix
+unit of 128 x 128 has no use for products of 16 x 16, and its compiler takes half a minute for them.
+
+Elsewhere it is built by doubling, with matrix products alone: the inverses of two neighbouring diagonal blocks give
+that of the block twice as large,
 
     [[P, 0], [C, Q]]^-1 = [[P^-1, 0], [-Q^-1 C P^-1, Q^-1]],
 
 which multiplies only true inverses of diagonal blocks. (The closed form prod (I + A^(2^i)) takes powers of A, whose
 entries can overflow or cancel although the inverse itself is harmless.) The gradient needs no differentiation through
-the doubling.
+either.
 """
 
 import jax
@@ -61,6 +64,27 @@ def unit_lower_inverse(a: Array) -> Array:
     size = a.shape[-1]
     if size & (size - 1):
         raise ValueError(f"the size of the triangular system must be a power of two, got {size}")
+    return jax.lax.platform_dependent(a, tpu=inverse_by_rows, default=inverse_by_doubling)
+
+
+def inverse_by_rows(a: Array) -> Array:
+    """`unit_lower_inverse` by forward substitution: row i is e_i minus the earlier rows as A's row i weighs them."""
+    size = a.shape[-1]
+    lanes = jnp.moveaxis(a.reshape(-1, size, size), 0, -1)
+    identity = jnp.eye(size, dtype=a.dtype)
+
+    def add_row(i: Array, inverse: Array) -> Array:
+        weights = jax.lax.dynamic_index_in_dim(lanes, i, 0, keepdims=False)
+        row = identity[i][:, None] - jnp.sum(weights[:, None] * inverse, axis=0)
+        return jax.lax.dynamic_update_index_in_dim(inverse, row, i, 0)
+
+    inverse = jax.lax.fori_loop(0, size, add_row, jnp.zeros_like(lanes))
+    return jnp.moveaxis(inverse, -1, 0).reshape(a.shape)
+
+
+def inverse_by_doubling(a: Array) -> Array:
+    """`unit_lower_inverse` from the inverses of diagonal blocks."""
+    size = a.shape[-1]
     base = min(size, _BASE)
     diagonal = [a[..., i : i + base, i : i + base] for i in range(0, size, base)]
     blocks = list(_invert_dense(jnp.stack(diagonal)))

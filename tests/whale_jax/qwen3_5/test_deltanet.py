@@ -12,7 +12,12 @@ from whale_jax.qwen3_5.delta_rule import chunked_delta_rule, recurrent_delta_rul
 from whale_jax.qwen3_5.deltanet import Rows, delta_net
 from whale_jax.qwen3_5.layers import l2_norm
 from whale_jax.qwen3_5.params import is_matrix
-from whale_jax.qwen3_5.triangular import solve_unit_lower, unit_lower_inverse
+from whale_jax.qwen3_5.triangular import (
+    inverse_by_doubling,
+    inverse_by_rows,
+    solve_unit_lower,
+    unit_lower_inverse,
+)
 
 BATCH, LENGTH, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 70, 2, 4, 8, 6
 
@@ -195,13 +200,31 @@ def test_triangular_solver(size):
     np.testing.assert_allclose(solve_unit_lower(a, r), expected, rtol=2e-4, atol=2e-4)
 
 
-def test_triangular_inverse_where_powers_of_the_matrix_overflow():
+@pytest.mark.parametrize("shape", [(1, 1), (3, 8, 8), (2, 3, 32, 32)])
+def test_the_inverse_of_tpus_is_that_of_other_devices(shape):
+    a = np.tril(np.random.default_rng(0).normal(size=shape), -1).astype(np.float32) / np.sqrt(shape[-1])
+    exact = np.linalg.inv(np.eye(shape[-1]) + a.astype(np.float64))
+    for inverse in (inverse_by_rows, inverse_by_doubling):
+        np.testing.assert_allclose(inverse(jnp.asarray(a)), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_each_platform_has_its_own_inverse():
+    """Lowered for both; only the one by rows has a loop and no product of matrices."""
+    traced = jax.jit(unit_lower_inverse).trace(jax.ShapeDtypeStruct((4, 32, 32), jnp.float32))
+    for platform, products in (("tpu", False), ("cpu", True)):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("dot_general" in text) == products
+        assert ("stablehlo.while" in text) != products
+
+
+@pytest.mark.parametrize("unit_lower_inverse", [inverse_by_rows, inverse_by_doubling])
+def test_triangular_inverse_where_powers_of_the_matrix_overflow(unit_lower_inverse):
     """Equal keys written at full strength: powers of A reach 1e17 and cancel, the inverse holds only 1 and -1."""
     size = 64
     a = np.tril(np.ones((size, size), np.float32), -1)
     assert np.abs(np.linalg.matrix_power(a, 32)).max() > 1e17
     expected = np.eye(size) - np.eye(size, k=-1)
-    np.testing.assert_array_equal(unit_lower_inverse(a), expected)
+    np.testing.assert_array_equal(unit_lower_inverse(jnp.asarray(a)), expected)
 
 
 def test_triangular_sizes_must_be_powers_of_two():
