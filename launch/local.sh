@@ -74,6 +74,16 @@ export MPLCONFIGDIR="$venv/cache/matplotlib" HF_HOME="$venv/cache/huggingface" H
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$venv/cache/jax}"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
+has_accelerator() {
+  for device in /dev/accel* /dev/vfio/[0-9]* /dev/nvidia[0-9]* /dev/kfd; do
+    if [ -e "$device" ]; then return 0; fi
+  done
+  return 1
+}
+# The tests are about the CPU. Elsewhere JAX chooses; where there is nothing to choose it is told so, because the TPU compiler
+# (for whale_jax.plan), once installed, would otherwise look for a TPU and print at length what it misses.
+if [ "$what" = test ] || ! has_accelerator; then export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"; fi
+
 case $what in
   demo)
     ensure_environment run
