@@ -16,6 +16,7 @@ from whale_jax.domains.chess.demo import demo_tasks
 from whale_jax.domains.chess.environment import PuzzleEnv
 from whale_jax.domains.chess.tasks import NAME, parse_row, puzzle_of_task
 from whale_jax.domains.domain import CountTokens, VerifierProtocol
+from whale_jax.domains.splits import task_file
 from whale_jax.domains.task import BadRow, Split, Task, canonical_json, check_disjoint, load_tasks
 from whale_jax.domains.verdict import Verdict
 
@@ -117,8 +118,8 @@ def load(
     """The chess domain.
 
     Args:
-        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl, as `prepare.prepare` writes
-            it; None means the embedded demo.
+        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (each also .zst, .gz or
+            .parquet), as `prepare.prepare` writes it; None means the embedded demo.
         max_bad_rows: the share of a file's rows that may be unusable.
         allow_overlap: let D_weight and D_harness share tasks.
         count_tokens: not needed here.
@@ -134,7 +135,7 @@ def load(
     splits = {}
     for split in Split:
         loaded = load_tasks(
-            folder / f"{split}.jsonl", domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows
+            task_file(folder, split), domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows
         )
         splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
         bad_rows += loaded.bad_rows

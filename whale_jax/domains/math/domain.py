@@ -18,10 +18,11 @@ from whale_jax.domains.domain import CountTokens, VerifierProtocol
 from whale_jax.domains.math.behaviour import MathBehaviour
 from whale_jax.domains.math.catalogue import CATALOGUE
 from whale_jax.domains.math.demo import demo_tasks
-from whale_jax.domains.math.rows import NAME, find_file, read_problems
+from whale_jax.domains.math.rows import NAME, read_problems
 from whale_jax.domains.math.symbolic import SymbolicComparer
 from whale_jax.domains.math.tool import CodeEnv
 from whale_jax.domains.math.verifier import paper_rule, symbolic_rule
+from whale_jax.domains.splits import task_file
 from whale_jax.domains.task import (
     BadRow,
     Split,
@@ -146,8 +147,8 @@ def load(
     """The Math domain.
 
     Args:
-        task_dir: folder with weight, harness, validation and test, each a .jsonl or a .parquet file; None means the
-            embedded demo.
+        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (each also .zst, .gz or
+            .parquet); None means the embedded demo.
         max_bad_rows: the share of a file's rows that may be unusable.
         allow_overlap: let D_weight and D_harness share tasks (the paper's Math setting).
         count_tokens: the policy's token count, for the cap on output.
@@ -181,7 +182,7 @@ def _read_folder(folder: Path, max_bad_rows: float) -> tuple[dict[Split, Sequenc
     splits: dict[Split, Sequence[Task]] = {}
     copies, bad_rows = 0, []
     for split in Split:
-        path = find_file(folder, split.value)
+        path = task_file(folder, split)
         file = read_problems(path, max_bad_rows=max_bad_rows)
         tasks = {}
         for problem in file.problems:

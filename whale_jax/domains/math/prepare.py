@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from whale_jax.domains.math.rows import NAME, SUFFIXES, read_problems
+from whale_jax.domains.math.rows import NAME, read_problems
+from whale_jax.domains.row_files import ROW_SUFFIXES
 from whale_jax.domains.task import ParsedTask, Split, TaskError, content_hash
 
 HARNESS_TASKS = 256
@@ -145,7 +146,7 @@ def prepare(
     the order of the file; what is left is D_weight. Training problems that the test set holds are left out.
 
     Args:
-        source: folder with the files of `SOURCES`, each .jsonl or .parquet, under names that hold the sets' names.
+        source: folder with the files of `SOURCES`, under names that hold the sets' names and end as `ROW_SUFFIXES` say.
         out: folder to write to; it is made. Existing files of these names are replaced.
         seed: of the draw.
         overlap: draw D_harness from D_weight and leave it there, as the paper does (a run then needs --allow_overlap).
@@ -204,11 +205,11 @@ def _find(folder: Path, source: Source) -> Path:
     found = [
         path
         for path in sorted(folder.iterdir())
-        if path.suffix in SUFFIXES and all(word in _folded(path.stem) for word in source.words)
+        if path.name.endswith(ROW_SUFFIXES) and all(word in _folded(path.name) for word in source.words)
     ]
     if len(found) == 1:
         return found[0]
-    wanted = f"a {' or '.join(SUFFIXES)} file whose name holds {', '.join(source.words)}"
+    wanted = f"a {' or '.join(ROW_SUFFIXES)} file whose name holds {', '.join(source.words)}"
     if found:
         raise TaskError(f"{folder}: more than one is {wanted}: {', '.join(path.name for path in found)}")
     raise TaskError(f"{folder}: {source.name} is missing ({wanted}); it is to be had at {source.where}")

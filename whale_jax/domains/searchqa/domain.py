@@ -12,7 +12,6 @@ from pathlib import Path
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
 from whale_jax.domains.domain import CountTokens, VerifierProtocol
-from whale_jax.domains.row_files import find_rows
 from whale_jax.domains.searchqa.catalogue import CATALOGUE
 from whale_jax.domains.searchqa.corpora import Corpus, local_corpus, memory_corpus, remote_corpus
 from whale_jax.domains.searchqa.demo import demo_documents, demo_tasks
@@ -22,6 +21,7 @@ from whale_jax.domains.searchqa.judged_verifier import judged
 from whale_jax.domains.searchqa.question_rows import parse_row
 from whale_jax.domains.searchqa.tool import SearchEnv
 from whale_jax.domains.searchqa.verifier import exact_match
+from whale_jax.domains.splits import task_file
 from whale_jax.domains.task import BadRow, Split, Task, TaskError, canonical_json, check_disjoint, load_tasks
 from whale_jax.domains.verdict import Verdict
 
@@ -146,7 +146,7 @@ def load(
     bad_rows: list[BadRow] = []
     splits = {}
     for split in Split:
-        path = find_rows(folder, split) or folder / f"{split}.jsonl"
+        path = task_file(folder, split)
         loaded = load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
         splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
         bad_rows += loaded.bad_rows
