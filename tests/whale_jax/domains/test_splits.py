@@ -2,13 +2,14 @@
 
 import gzip
 import json
+from hashlib import sha256
 
 import pytest
 import zstandard
 
 from whale_jax.domains.registry import load_domain
-from whale_jax.domains.splits import task_file
-from whale_jax.domains.task import Split, TaskError
+from whale_jax.domains.splits import data_hash, task_file
+from whale_jax.domains.task import Split, Task, TaskError
 
 PUZZLES = (
     ("7k/8/6K1/8/8/8/8/RR6 b - - 0 1", "h8g8 b1b8"),
@@ -52,3 +53,27 @@ def test_a_missing_file_is_named_with_what_will_do(tmp_path):
     for name in ("test.parquet", "test.jsonl"):
         (tmp_path / name).touch()
         assert task_file(tmp_path, Split.TEST).name == name
+
+
+def test_tasks_come_in_the_order_of_the_hash_of_their_ids_whatever_the_order_of_the_file(tmp_path):
+    rows = [{"id": f"id{number}", "problem": f"Problem {number}?", "answer": "5"} for number in range(30)]
+    orders = []
+    for name, order in (("one", rows), ("two", rows[::-1])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number, split in enumerate(Split):
+            own = order if split is Split.WEIGHT else [{"problem": f"Of {split}?", "answer": str(number)}]
+            (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+        domain = load_domain("math", task_dir=folder)
+        orders.append(([task.id for task in domain.tasks(Split.WEIGHT)], domain.data_hash))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != [row["id"] for row in rows]
+    assert orders[0][0][:2] == sorted((row["id"] for row in rows), key=lambda one: sha256(one.encode()).digest())[:2]
+
+
+def test_the_hash_is_that_of_the_tasks_and_of_what_is_added():
+    task = Task("1", "toy", {"question": "Q?"}, {"answer": "A"}, Split.TEST)
+    splits = {split: [task] if split is Split.TEST else [] for split in Split}
+    line = '{"domain":"toy","id":"1","inputs":{"question":"Q?"},"reference":{"answer":"A"},"split":"test"}\n'
+    assert data_hash(splits) == sha256(line.encode()).hexdigest()
+    assert data_hash(splits, lambda digest: digest.update(b"more")) == sha256(line.encode() + b"more").hexdigest()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import zstandard
 
 from whale_jax.domains.chess.puzzle import Puzzle, check_form
+from whale_jax.domains.splits import Digest
 from whale_jax.domains.task import BadRow, RowError, TaskError
 
 COLUMNS = (
@@ -27,12 +27,6 @@ WHERE = f"The Lichess puzzle database ({LICENCE}) is at {ORIGIN} (about 300 MB);
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 18
-
-
-class Digest(Protocol):
-    """What is told of every byte of the file as it is read."""
-
-    def update(self, data: bytes, /) -> object: ...
 
 
 def read_puzzles(path: Path, *, digest: Digest | None = None) -> Iterator[tuple[int, Puzzle | BadRow]]:

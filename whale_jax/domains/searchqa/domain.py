@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from whale_jax.domains.searchqa.judged_verifier import judged
 from whale_jax.domains.searchqa.question_rows import parse_row
 from whale_jax.domains.searchqa.tool import SearchEnv
 from whale_jax.domains.searchqa.verifier import exact_match
-from whale_jax.domains.splits import task_file
-from whale_jax.domains.task import BadRow, Split, Task, TaskError, canonical_json, check_disjoint, load_tasks
+from whale_jax.domains.splits import Splits, data_hash, read_splits
+from whale_jax.domains.task import BadRow, Split, Task, TaskError, TaskFile, load_tasks
 from whale_jax.domains.verdict import Verdict
 
 NAME = "searchqa"
@@ -53,7 +53,7 @@ def _source(file_name: str) -> str:
 class SearchQA:
     """Implements `Domain`. Make one with `load`."""
 
-    splits: Mapping[Split, Sequence[Task]]
+    splits: Splits
     corpus: Corpus
     count_tokens: CountTokens
     budgets: Budgets
@@ -142,19 +142,18 @@ def load(
         if retriever_url is not None:
             raise TaskError("--retriever_url needs --task_dir: the demo's questions are about the demo's corpus")
         return SearchQA(demo_tasks(), _demo_corpus(), count_tokens, DEMO_BUDGETS, _identity(_demo_hash(), judge), judge)
-    folder = Path(task_dir)
-    bad_rows: list[BadRow] = []
-    splits = {}
-    for split in Split:
-        path = task_file(folder, split)
-        loaded = load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
-        splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
-        bad_rows += loaded.bad_rows
-    check_disjoint(splits, allow_overlap=allow_overlap)
-    corpus = local_corpus(folder, max_bad_rows=max_bad_rows) if retriever_url is None else remote_corpus(retriever_url)
-    data_hash = _identity(_data_hash(splits, corpus), judge)
-    bad_rows += corpus.bad_rows
-    return SearchQA(splits, corpus, count_tokens, PAPER_BUDGETS, data_hash, judge, bad_rows=bad_rows)
+
+    def read(path: Path, split: Split) -> TaskFile:
+        return load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
+
+    folder = read_splits(Path(task_dir), read, allow_overlap=allow_overlap)
+    if retriever_url is None:
+        corpus = local_corpus(Path(task_dir), max_bad_rows=max_bad_rows)
+    else:
+        corpus = remote_corpus(retriever_url)
+    identity = _identity(data_hash(folder.splits, corpus.add_to), judge)
+    bad_rows = [*folder.bad_rows, *corpus.bad_rows]
+    return SearchQA(folder.splits, corpus, count_tokens, PAPER_BUDGETS, identity, judge, bad_rows=bad_rows)
 
 
 @functools.cache
@@ -164,18 +163,9 @@ def _demo_corpus() -> Corpus:
 
 @functools.cache
 def _demo_hash() -> str:
-    return _data_hash(demo_tasks(), _demo_corpus())
+    return data_hash(demo_tasks(), _demo_corpus().add_to)
 
 
-def _data_hash(splits: Mapping[Split, Sequence[Task]], corpus: Corpus) -> str:
-    digest = hashlib.sha256()
-    for split in Split:
-        for task in splits[split]:
-            digest.update(canonical_json(asdict(task)).encode() + b"\n")
-    corpus.add_to(digest)
-    return digest.hexdigest()
-
-
-def _identity(data_hash: str, judge: Judge | None) -> str:
+def _identity(data: str, judge: Judge | None) -> str:
     """The hash of the data; with a judge, of the data and what decides its verdicts."""
-    return data_hash if judge is None else hashlib.sha256(f"{data_hash} {judge.identity}".encode()).hexdigest()
+    return data if judge is None else hashlib.sha256(f"{data} {judge.identity}".encode()).hexdigest()
