@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
+from whale_jax.domains.chess import behaviour
 from whale_jax.domains.chess.catalogue import CATALOGUE
 from whale_jax.domains.chess.demo import demo_tasks
 from whale_jax.domains.chess.environment import PuzzleEnv
 from whale_jax.domains.chess.tasks import NAME, parse_row, puzzle_of_task
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol
 from whale_jax.domains.splits import Splits, data_hash, read_splits
 from whale_jax.domains.task import BadRow, Split, Task, TaskFile, load_tasks
 from whale_jax.domains.verdict import Verdict
+from whale_jax.rollout.trace import Trace
 
 DEMO_BUDGETS = Budgets(assistant_tokens=256, turns=8, tool_calls=12, wall_seconds=120.0)
 """Sized for the demo model; the paper's own are `PAPER_BUDGETS`."""
@@ -105,6 +107,15 @@ class Chess:
     def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
         """The verdict on a reply that is the first and only one of its episode; for the rest ask the episode's env."""
         return self.env(task).verify(answer_text, protocol=protocol)
+
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return behaviour.FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`. Figures by theme and rating are in `behaviour.behaviour` alone."""
+        return behaviour.behaviour([trace.to_public_json(codec) for trace in traces], tasks).figures
 
 
 def load(

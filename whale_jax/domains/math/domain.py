@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
@@ -13,8 +13,8 @@ from harness_search.proposers.edits import Edit
 from harness_search.sandbox.backends import detect
 from harness_search.sandbox.code import CodeInterpreter
 from harness_search.sandbox.code_server import CodeLimits
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
-from whale_jax.domains.math.behaviour import MathBehaviour
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol, defined_figures
+from whale_jax.domains.math.behaviour import FIGURES, MathBehaviour
 from whale_jax.domains.math.catalogue import CATALOGUE
 from whale_jax.domains.math.demo import demo_tasks
 from whale_jax.domains.math.rows import NAME, read_problems
@@ -117,9 +117,14 @@ class Math:
             return paper_rule(answer_text, task.reference["answer"])
         return symbolic_rule(answer_text, task.reference["answer"], self.comparer)
 
-    def behaviour(self, traces: Iterable[Trace]) -> MathBehaviour:
-        """What PAPER section 6 reports of this domain beside accuracy."""
-        return MathBehaviour.from_traces(traces)
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`."""
+        return defined_figures(FIGURES, MathBehaviour.from_traces(traces))
 
     def close(self) -> None:
         """Ends the processes."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol, defined_figures
 from whale_jax.domains.searchqa.catalogue import CATALOGUE
 from whale_jax.domains.searchqa.corpora import Corpus, local_corpus, memory_corpus, remote_corpus
 from whale_jax.domains.searchqa.demo import demo_documents, demo_tasks
 from whale_jax.domains.searchqa.gemini_judge import GeminiSettings, make_judge
+from whale_jax.domains.searchqa.hit_rate import FIGURES, hit_rate
 from whale_jax.domains.searchqa.judge import Judge
 from whale_jax.domains.searchqa.judged_verifier import judged
 from whale_jax.domains.searchqa.question_rows import parse_row
@@ -24,6 +25,7 @@ from whale_jax.domains.searchqa.verifier import exact_match
 from whale_jax.domains.splits import Splits, data_hash, read_splits
 from whale_jax.domains.task import BadRow, Split, Task, TaskError, TaskFile, load_tasks
 from whale_jax.domains.verdict import Verdict
+from whale_jax.rollout.trace import Trace
 
 NAME = "searchqa"
 DEMO_BUDGETS = Budgets(assistant_tokens=192, turns=6, tool_calls=12, wall_seconds=120.0)
@@ -104,6 +106,15 @@ class SearchQA:
         if self.judge is None:
             return exact_match(answer_text, references)
         return judged(answer_text, task.inputs["question"], references, self.judge, protocol=protocol)
+
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`."""
+        return defined_figures(FIGURES, hit_rate(traces, {task.id: task for task in tasks}, codec))
 
 
 def load(
