@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from whale_jax.config import DOMAINS
 from whale_jax.domains.manifest import Manifest, PublicFile
 from whale_jax.domains.task import TaskError
 
-DOMAINS = ("searchqa", "math", "chess")
 SEED = 42
 
 
