@@ -80,10 +80,10 @@ class Evaluation:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], domain_figures: Mapping[str, float]) -> Evaluation:
+    def from_json(cls, data: Mapping[str, Any], domain_figures: Mapping[str, float] | None = None) -> Evaluation:
         """The inverse of `to_json`, with the figures that were kept beside it."""
         ledger = {name: value for name, value in data["ledger"].items() if name != "reward_mean"}
-        return cls(data["k"], data["rewards"], Ledger(**ledger), Behaviour(**data["behaviour"]), domain_figures)
+        return cls(data["k"], data["rewards"], Ledger(**ledger), Behaviour(**data["behaviour"]), domain_figures or {})
 
 
 def evaluation_requests(
