@@ -18,6 +18,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from harness_search.proposers.build import ProposerOptions
 
+DOMAINS = ("searchqa", "math", "chess")
+"""The domains of this package; `domains.registry` loads them."""
+
 
 class ConfigError(ValueError):
     """One or more settings are wrong; the message names each flag, its value, and what it must be."""
@@ -54,7 +57,11 @@ def setting(
 class RunSettings:
     """Where a run lives and what it is called."""
 
-    domain: Literal["searchqa", "math", "chess"] = setting("searchqa", "the task domain")
+    domain: str = setting(
+        "searchqa",
+        f"the task domain: {', '.join(DOMAINS)}, or package.module:function, the loader of one of your own "
+        "(docs/domains.md)",
+    )
     seed: int = setting(0, "seed of the whole run: sampling, task order, proposer", at_least=0)
     run_dir: str | None = setting(None, "run directory; default: a fresh numbered folder under runs/", operational=True)
     stop_after: Literal["never", "weight_phase", "search_phase"] = setting(
@@ -353,6 +360,9 @@ class RunConfig:
         ):
             if self.search.proposer == proposer and not getattr(self.proposer, name):
                 yield f"--proposer={proposer} needs --{name}"
+        if self.run.domain not in DOMAINS and ":" not in self.run.domain:
+            known = ", ".join(DOMAINS)
+            yield f"--domain must be one of {known}, or package.module:function, got {self.run.domain!r}"
         if self.run.domain != "searchqa":
             for name in self.searchqa_options():
                 yield f"--{name} is a setting of --domain=searchqa alone"

@@ -247,7 +247,8 @@ class Run:
             requests = evaluation_requests(self.splits[split], samples=samples, purpose=split.value)
             traces = await self.rollout(pair.step, pair.harness, requests)
             self.require_coverage(Ledger.from_traces(traces), f"evaluation on {split.value} ({label})")
-            evaluation = evaluation_from_traces(traces, k=samples)
+            figures = self.domain.behaviour(self.splits[split], traces, self.codec)
+            evaluation = evaluation_from_traces(traces, k=samples, domain_figures=figures)
             evidence = self._write_evidence(len(self.journal.entries), evaluation)
             self.journal.append(
                 "evaluation", {**where, "weights": pair.weights, **evaluation.summary(), "evidence": evidence}
@@ -260,12 +261,19 @@ class Run:
     def _evidence_path(self, number: int) -> Path:
         return self.dir / "evals" / f"{number:06d}.json"
 
+    def _figures_path(self, number: int) -> Path:
+        return self.dir / "evals" / f"{number:06d}.behaviour.json"
+
     def _write_evidence(self, number: int, evaluation: Evaluation) -> str:
         data = json.dumps(evaluation.to_json(), sort_keys=True).encode()
         path = self._evidence_path(number)
         path.parent.mkdir(exist_ok=True)
         # A file without its entry is what a kill between the two left; the evaluation was repeated to the same bits.
-        path.unlink(missing_ok=True)
+        figures = self._figures_path(number)
+        for left_over in (figures, path):
+            left_over.unlink(missing_ok=True)
+        # Nothing is decided by figures, so that the journal does not rest on them.
+        write_once(figures, json.dumps(dict(evaluation.domain_figures), sort_keys=True).encode())
         write_once(path, data)
         return hashlib.sha256(data).hexdigest()
 
@@ -276,7 +284,17 @@ class Run:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != entry["evidence"]:
             raise JournalError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
-        return Evaluation.from_json(json.loads(data))
+        return Evaluation.from_json(json.loads(data), self._read_figures(entry["entry"]))
+
+    def _read_figures(self, number: int) -> dict[str, float]:
+        """The domain's figures of an evaluation; none when it was made before they were kept."""
+        path = self._figures_path(number)
+        try:
+            return {str(name): float(value) for name, value in json.loads(path.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise JournalError(f"{path} is damaged ({error}); remove it: only reports read it") from error
 
     # What the user sees -----------------------------------------------------------------------------------------------
 
@@ -353,6 +371,7 @@ class Run:
             f"(95 % interval {100 * low:.1f} to {100 * high:.1f}, {evaluation.tasks} tasks)"
         )
         values = {"mean": evaluation.mean, "low": low, "high": high, "seconds": seconds, "label": label}
+        values |= {f"behaviour_{name}": value for name, value in evaluation.domain_figures.items()}
         self.metrics.write(f"evaluation_{split.value}", self.rollouts, values)
 
 

@@ -39,7 +39,8 @@ def test_a_run_leaves_what_it_promises(finished):
     summary = json.loads((run_dir / "summary.json").read_text())
     for pair in ("initial", "returned"):
         for split in ("validation", "test"):
-            assert summary[pair][split].keys() == {"mean_at_k", "k", "tasks", "ci95"}
+            assert summary[pair][split].keys() == {"mean_at_k", "k", "tasks", "ci95", "behaviour"}
+            assert summary["figures"].keys() >= summary[pair][split]["behaviour"].keys() >= {"searched", "hit"}
     assert summary["paired_difference"].keys() == {"mean", "ci95"}
     assert summary["cycles"] == 2
     assert summary["rollouts"] == 5 * 8 + 2 * 3 * 4
@@ -50,6 +51,9 @@ def test_a_run_leaves_what_it_promises(finished):
     assert (run_dir / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert {line["kind"] for line in metrics} == {"weight", "search", "evaluation_validation", "evaluation_test"}
+    evaluations = [line for line in metrics if line["kind"] == "evaluation_test"]
+    assert evaluations[0]["behaviour_hit"] == summary["initial"]["test"]["behaviour"]["hit"]
+    assert "behaviour on test" in printed
     assert list((run_dir / "tensorboard").iterdir())
     assert "returned pair minus initial pair on test" in printed
 
@@ -143,8 +147,9 @@ def edit_json(path, **changes):
         (lambda run: edit_json(run / "cycle_000/search/iterations/001.json", best_score=1.0), "best_score differ"),
         (lambda run: (run / "evals/000000.json").unlink(), "evals/000000.json is missing"),
         (lambda run: edit_json(run / "evals/000000.json", k=3), "evals/000000.json was changed"),
+        (lambda run: (run / "evals/000000.behaviour.json").write_text("{"), "000000.behaviour.json is damaged"),
     ],
-    ids=["an iteration's record", "an evaluation missing", "an evaluation changed"],
+    ids=["an iteration's record", "an evaluation missing", "an evaluation changed", "figures damaged"],
 )
 def test_changed_evidence_is_named(finished, cache, tmp_path, damage, message):
     run_dir = tmp_path / "run"

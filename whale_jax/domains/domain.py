@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
 from whale_jax.domains.task import BadRow, Split, Task
 from whale_jax.domains.verdict import Verdict
+from whale_jax.qwen3_5.chat import SpecialIds
+from whale_jax.rollout.trace import Trace
 
 CountTokens = Callable[[str], int]
 """Number of tokens of a text under the policy's tokenizer."""
 
 VerifierProtocol = Literal["honest", "paper"]
 """Which column of DESIGN section 12 a verifier follows where the two differ."""
+
+
+class TraceCodec(Protocol):
+    """What reading the texts of a trace needs of the policy's chat codec."""
+
+    @property
+    def special(self) -> SpecialIds: ...
+    def decode(self, ids: Sequence[int], /) -> str: ...
 
 
 class SampledText(str):
@@ -121,3 +131,30 @@ class Domain(Protocol):
     def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
         """Scores the returned reply: its text after the last end of thinking, or None when there is none to read."""
         ...
+
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """What `behaviour` measures: name (an identifier, also of a metric) → what it means, in a few words."""
+        ...
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """How a pair behaved in some episodes, beside how often it was right (PAPER section 6).
+
+        Episodes that infrastructure broke do not count, and neither does the order of the others.
+
+        Args:
+            tasks: at least those of the traces.
+            traces: finished episodes.
+            codec: the policy's chat codec.
+
+        Returns:
+            Those of `figures` that are defined: one with nothing to divide by is left out, so that there are none
+            without episodes.
+        """
+        ...
+
+
+def defined_figures(names: Iterable[str], measured: object) -> dict[str, float]:
+    """The attributes of `measured` by name; those that are None are left out."""
+    values = {name: getattr(measured, name) for name in names}
+    return {name: float(value) for name, value in values.items() if value is not None}

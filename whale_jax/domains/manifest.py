@@ -1,20 +1,25 @@
 """What data preparation did: from which public files, with which seed, and what came out.
 
-`prepare` of each domain has the signature `prepare(source: Path, out: Path, *, seed: int) -> Manifest`. It reads public
-files under `source`, writes the task files of a run into `out`, and last of all the manifest beside them with
-`Manifest.write`. A manifest holds no absolute path and no time, so the same input and seed give the same bytes.
+The module `prepare` of each domain names the public files that it reads as `PUBLIC_FILES`, and has the function
+`prepare(source: Path, out: Path, *, seed: int) -> Manifest`. It reads them under `source`, writes the task files of a
+run into the new folder `out`, and last of all the manifest beside them with `Manifest.write`: a folder without it is
+not finished. A manifest holds no absolute path and no time, so the same input and seed give the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from whale_jax.domains.task import BadRow, Split, TaskError
+
 MANIFEST_NAME = "prepared.json"
+SHOWN_BAD_ROWS = 20
+"""Of each file, the bad rows that a manifest names; it counts them all."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -98,6 +103,10 @@ class Manifest:
         """JSON-able form."""
         return asdict(self) | {"counts": dict(self.counts)}
 
+    def to_text(self) -> str:
+        """The content of `prepared.json`."""
+        return json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
         """The inverse of `to_json`."""
@@ -113,8 +122,7 @@ class Manifest:
     def write(self, out: Path) -> Path:
         """Writes `prepared.json` into the folder `out`; returns its path."""
         path = out / MANIFEST_NAME
-        text = json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_text(self.to_text(), encoding="utf-8")
         return path
 
     @classmethod
@@ -145,3 +153,24 @@ def output_file(folder: Path, path: str, *, rows: int | None) -> OutputFile:
     """The record of the written file `folder / path`."""
     size, sha256 = digest(folder / path)
     return OutputFile(path, rows, size, sha256)
+
+
+def require_new_folder(out: Path) -> None:
+    """Raises TaskError unless `out` is empty or not there yet."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TaskError(f"{out}: must be a new or an empty folder, so that no earlier data is mixed in")
+
+
+def write_split(out: Path, split: Split, rows: Iterable[Mapping[str, Any]]) -> OutputFile:
+    """Writes one split as the task file `<split>.jsonl` into the folder `out`; returns its record."""
+    name, count = f"{split}.jsonl", 0
+    with (out / name).open("w", encoding="utf-8", newline="\n") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return output_file(out, name, rows=count)
+
+
+def bad_row_notes(path: str, bad_rows: Sequence[BadRow]) -> tuple[str, ...]:
+    """A sentence on each of the first `SHOWN_BAD_ROWS` bad rows of the public file `path`."""
+    return tuple(f"{path}:{row.line} could not be used: {row.reason}" for row in bad_rows[:SHOWN_BAD_ROWS])

@@ -136,10 +136,11 @@ def check_bad_rows(bad_rows: Sequence[BadRow], rows: int, max_bad_rows: float) -
 
 @dataclass(frozen=True)
 class TaskFile:
-    """The usable tasks of a file, and the rows that were left out."""
+    """The usable tasks of a file, the bad rows, and how many rows were left out as copies of others."""
 
     tasks: list[Task]
     bad_rows: list[BadRow]
+    copies: int = 0
 
 
 def load_tasks(

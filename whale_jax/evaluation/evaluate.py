@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from whale_jax.domains.task import Task
@@ -23,12 +23,14 @@ class Evaluation:
         rewards: task id → rewards of samples 0..k-1; None is missing data.
         ledger: the account of the episodes.
         behaviour: how the pair behaved.
+        domain_figures: how it behaved in its domain's own terms (`Domain.behaviour`); empty when nobody measured it.
     """
 
     k: int
     rewards: Mapping[str, Sequence[int | None]]
     ledger: Ledger
     behaviour: Behaviour
+    domain_figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def estimate(self) -> Estimate:
@@ -69,7 +71,7 @@ class Evaluation:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Complete JSON-able form."""
+        """JSON-able form of everything but `domain_figures`: the evidence that a journal rests on."""
         return {
             **self.summary(),
             "rewards": {task: list(samples) for task, samples in self.rewards.items()},
@@ -78,10 +80,10 @@ class Evaluation:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
-        """The inverse of `to_json`."""
+    def from_json(cls, data: Mapping[str, Any], domain_figures: Mapping[str, float] | None = None) -> Evaluation:
+        """The inverse of `to_json`, with the figures that were kept beside it."""
         ledger = {name: value for name, value in data["ledger"].items() if name != "reward_mean"}
-        return cls(data["k"], data["rewards"], Ledger(**ledger), Behaviour(**data["behaviour"]))
+        return cls(data["k"], data["rewards"], Ledger(**ledger), Behaviour(**data["behaviour"]), domain_figures or {})
 
 
 def evaluation_requests(
@@ -92,8 +94,15 @@ def evaluation_requests(
     return [EpisodeRequest(task, sample, purpose, cycle, step) for task in tasks for sample in range(samples)]
 
 
-def evaluation_from_traces(traces: Sequence[Trace], *, k: int) -> Evaluation:
+def evaluation_from_traces(
+    traces: Sequence[Trace], *, k: int, domain_figures: Mapping[str, float] | None = None
+) -> Evaluation:
     """The evaluation that some finished episodes make.
+
+    Args:
+        traces: the episodes, in any order.
+        k: samples asked for per task.
+        domain_figures: what the domain measured on them.
 
     Raises:
         ValueError: two traces of the same task and sample, or a sample outside 0..k-1.
@@ -105,12 +114,24 @@ def evaluation_from_traces(traces: Sequence[Trace], *, k: int) -> Evaluation:
             raise ValueError(f"task {trace.task_id}: sample {trace.sample} is there twice, or not one of {k} samples")
         seen.add((trace.task_id, trace.sample))
         rewards.setdefault(trace.task_id, [None] * k)[trace.sample] = trace.verdict.reward
-    return Evaluation(k, rewards, Ledger.from_traces(traces), Behaviour.from_traces(traces))
+    return Evaluation(k, rewards, Ledger.from_traces(traces), Behaviour.from_traces(traces), domain_figures or {})
 
 
 async def evaluate(
-    runner: RolloutRunner, harness: str, tasks: Sequence[Task], *, k: int, purpose: str, cycle: int = 0, step: int = 0
+    runner: RolloutRunner,
+    harness: str,
+    tasks: Sequence[Task],
+    *,
+    k: int,
+    purpose: str,
+    cycle: int = 0,
+    step: int = 0,
+    measure: Callable[[Sequence[Trace]], Mapping[str, float]] | None = None,
 ) -> Evaluation:
-    """Runs `k` samples of each task under a harness and the runner's weights. Raises as `RolloutRunner.run` does."""
+    """Runs `k` samples of each task under a harness and the runner's weights. Raises as `RolloutRunner.run` does.
+
+    `measure` gives the domain's figures; none are taken without it.
+    """
     requests = evaluation_requests(tasks, samples=k, purpose=purpose, cycle=cycle, step=step)
-    return evaluation_from_traces(await runner.run_all(harness, requests), k=k)
+    traces = await runner.run_all(harness, requests)
+    return evaluation_from_traces(traces, k=k, domain_figures=measure(traces) if measure else None)

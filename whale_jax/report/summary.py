@@ -2,11 +2,12 @@
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from whale_jax.alternate import Returned
@@ -18,10 +19,11 @@ from whale_jax.run import Milestone, Run
 def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str, Any]:
     """The content of summary.json.
 
-    Keys: `initial` and `returned`, each with `validation` and `test` holding `mean_at_k`, `k`, `tasks`, `ci95`;
-    `paired_difference` on test (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`,
-    `rollouts` (training and search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, `searches`
-    (per cycle: search and confirmation scores, flags, and the proposer's account), and `warnings`.
+    Keys: `initial` and `returned`, each with `validation` and `test` holding `mean_at_k`, `k`, `tasks`, `ci95` and
+    `behaviour` (the domain's own figures by name; what they mean stands in `figures`); `paired_difference` on test
+    (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`, `rollouts` (training and
+    search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, `searches` (per cycle: search and
+    confirmation scores, flags, and the proposer's account), and `warnings`.
     """
     difference = result.returned_test.minus(result.initial_test)
     return {
@@ -47,6 +49,7 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
             }
             for milestone in run.milestones
         ],
+        "figures": dict(run.domain.figures),
         "searches": run.searches,
         "journal": run.journal.hash,
         "warnings": list(warnings),
@@ -83,6 +86,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
         "k": evaluation.k,
         "tasks": evaluation.tasks,
         "ci95": list(evaluation.ci95),
+        "behaviour": dict(evaluation.domain_figures),
     }
 
 
@@ -130,6 +134,25 @@ def print_table(run: Run, result: Returned, console: Console) -> None:
         )
     console.print(table)
     console.print("* returned pair; intervals are 95 %", style="dim")
+    _print_behaviour(run.domain.figures, result, console)
+
+
+def _print_behaviour(figures: Mapping[str, str], result: Returned, console: Console) -> None:
+    """The domain's figures on test, before and after; nothing when there are none."""
+    initial, returned = (test.domain_figures for test in (result.initial_test, result.returned_test))
+    if not initial and not returned:
+        return
+    table = Table(title=None, box=None, pad_edge=False, header_style="bold")
+    table.add_column("behaviour on test")
+    for column in ("initial", "returned"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for name, meaning in figures.items():
+        values = [f"{pair[name]:.3f}" if name in pair else "" for pair in (initial, returned)]
+        if any(values):
+            table.add_row(name, *values, f"[dim]{escape(meaning)}[/]")
+    console.print()
+    console.print(table)
 
 
 def _cell(evaluation: Evaluation) -> str:

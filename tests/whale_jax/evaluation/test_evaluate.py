@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,19 @@ def test_an_evaluation_does_not_depend_on_the_order_of_its_episodes() -> None:
 
 
 def test_it_survives_json() -> None:
-    evaluation = evaluation_from_traces(TRACES, k=2)
-    assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json()))) == evaluation
+    evaluation = evaluation_from_traces(TRACES, k=2, domain_figures={"hit": 0.5})
+    stored = json.loads(json.dumps(evaluation.to_json()))
+    assert Evaluation.from_json(stored, {"hit": 0.5}) == evaluation
     summary = evaluation.summary()
     assert json.loads(json.dumps(summary)) == summary
     assert {"mean_at_k", "k", "tasks", "ci95", "episodes", "unscored"} <= summary.keys()
+
+
+def test_the_evidence_of_a_journal_does_not_hold_the_domains_figures() -> None:
+    """Their hash is in every journal: runs of before and after these figures stay comparable to the byte."""
+    with_figures = evaluation_from_traces(TRACES, k=2, domain_figures={"hit": 0.5})
+    assert with_figures.to_json() == evaluation_from_traces(TRACES, k=2).to_json()
+    assert with_figures != evaluation_from_traces(TRACES, k=2)
 
 
 def test_exactly_one_result_per_slot() -> None:
@@ -64,5 +73,11 @@ def test_evaluate_asks_for_k_samples_of_each_task() -> None:
             assert requests == evaluation_requests(tasks, samples=3, purpose="test")
             return [trace(request.task.id, request.sample, 1) for request in requests]
 
-    evaluation = asyncio.run(evaluate(Runner(), "source", tasks, k=3, purpose="test"))  # type: ignore[arg-type]
-    assert (evaluation.mean, evaluation.ledger.episodes) == (1.0, 6)
+    def measure(traces):
+        return {"episodes": len(traces)}
+
+    runner: Any = Runner()
+    evaluation = asyncio.run(evaluate(runner, "source", tasks, k=3, purpose="test"))
+    assert (evaluation.mean, evaluation.ledger.episodes, evaluation.domain_figures) == (1.0, 6, {})
+    evaluation = asyncio.run(evaluate(runner, "source", tasks, k=3, purpose="test", measure=measure))
+    assert evaluation.domain_figures == {"episodes": 6}

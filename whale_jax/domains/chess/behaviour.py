@@ -12,12 +12,31 @@ from typing import Any
 
 from whale_jax.domains.chess import moves, verifier
 from whale_jax.domains.chess.game import Ending
+from whale_jax.domains.domain import defined_figures
 from whale_jax.domains.task import Task
 
 THINK_END = moves.THINK_END
 RATING_STEP = 400
 _CONTROL_TOKENS = ("<|im_end|>", "<|endoftext|>")
 _AT_MOVE = ", at move "
+
+_REPLY_FIGURES = {
+    "closed_thinking": "replies that closed their thinking, among those that were to think",
+    "in_format": "replies with one move in <move> tags",
+    "at_limit": "replies cut by a length limit",
+    "moves_found": "mean number of stored solver moves played",
+}
+_ENDINGS = {
+    "solved": Ending.SOLVED,
+    "other_mate": Ending.OTHER_MATE,
+    "wrong_move": Ending.WRONG_MOVE,
+    "unreadable": Ending.UNREADABLE,
+    "illegal": Ending.ILLEGAL,
+    "unfinished": verifier.UNFINISHED,
+    "other_reply": verifier.OTHER_REPLY,
+    "no_reply": verifier.NO_REPLY,
+}
+FIGURES = _REPLY_FIGURES | {name: f"episodes that ended so: {text}" for name, text in _ENDINGS.items()}
 
 PublicTrace = Mapping[str, Any]
 
@@ -61,6 +80,12 @@ class ChessBehaviour:
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
         return asdict(self)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Those of `FIGURES` that are defined."""
+        endings = {name: self.endings.get(text, 0.0) for name, text in _ENDINGS.items()} if self.episodes else {}
+        return defined_figures(_REPLY_FIGURES, self) | endings
 
 
 def behaviour(traces: Iterable[PublicTrace], tasks: Iterable[Task]) -> ChessBehaviour:

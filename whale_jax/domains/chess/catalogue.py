@@ -12,61 +12,12 @@ say: `grounded_wrong`: the last move is in the list of legal moves, and wrong; `
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from harness_search.proposers.edits import Edit
 from harness_search.proposers.signs import Sign
-from whale_jax.domains.source_edits import (
-    append_text,
-    constant,
-    ensure_import,
-    insert_at_start,
-    insert_before_return,
-    replace_in_function,
-    set_body,
-    set_constant,
-)
-
-Apply = Callable[[str], str | None]
+from whale_jax.domains.changes import append, body, end, lower_to, raise_to, replace, start, with_import
 
 SYSTEM, POSITION, READING = "system prompt", "presentation of the position", "reading of moves"
 FEEDBACK, TURNS, CONTEXT = "environment responses and nudges", "stop and turn budget", "context"
-
-
-def _append(name: str, text: str) -> Apply:
-    return lambda source: append_text(source, name, text)
-
-
-def _start(function: str, block: str) -> Apply:
-    return lambda source: insert_at_start(source, function, block)
-
-
-def _end(function: str, block: str) -> Apply:
-    return lambda source: insert_before_return(source, function, block)
-
-
-def _with_re(apply: Apply) -> Apply:
-    def both(source: str) -> str | None:
-        changed = apply(source)
-        return None if changed is None else ensure_import(changed, "re")
-
-    return both
-
-
-def _limits(names: tuple[str, ...], value: int, *, raised: bool) -> Apply:
-    """Moves whole-number constants up (or down) to `value`; does not apply when none of them would move."""
-
-    def apply(source: str) -> str | None:
-        changed = source
-        for name in names:
-            now = constant(changed, name)
-            if isinstance(now, int) and (now < value if raised else now > value):
-                changed = set_constant(changed, name, value) or changed
-        return None if changed == source else changed
-
-    return apply
-
-
 RETRIES = ("MAX_UNREADABLE", "MAX_ILLEGAL")
 
 _SYSTEM_EDITS = (
@@ -76,7 +27,7 @@ _SYSTEM_EDITS = (
         "Told to copy a move from the list of legal moves, the model names illegal moves less often.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _append("SYSTEM_PROMPT", " Copy the move from the list of legal moves, letter by letter."),
+        append("SYSTEM_PROMPT", " Copy the move from the list of legal moves, letter by letter."),
     ),
     Edit(
         "explain_the_notation",
@@ -84,7 +35,7 @@ _SYSTEM_EDITS = (
         "A model that is told what + and # mean in SAN overlooks fewer of the mates that the notation shows.",
         "useful",
         (Sign.GROUNDED_WRONG,),
-        _append("SYSTEM_PROMPT", " In SAN, + means check and # means checkmate."),
+        append("SYSTEM_PROMPT", " In SAN, + means check and # means checkmate."),
     ),
     Edit(
         "forcing_moves_first",
@@ -92,7 +43,7 @@ _SYSTEM_EDITS = (
         "The advice to look at checks, captures and threats first makes legal but wrong moves rarer.",
         "useful",
         (Sign.GROUNDED_WRONG,),
-        _append("SYSTEM_PROMPT", " Look at checks, captures and threats first."),
+        append("SYSTEM_PROMPT", " Look at checks, captures and threats first."),
     ),
     Edit(
         "think_briefly",
@@ -100,7 +51,7 @@ _SYSTEM_EDITS = (
         "Asking for one short sentence of thinking makes replies without an end of thinking rarer.",
         "useful",
         (Sign.UNFINISHED_THINKING, Sign.CUT_REPLY, Sign.TOKEN_BUDGET),
-        _append("SYSTEM_PROMPT", " Think in one short sentence."),
+        append("SYSTEM_PROMPT", " Think in one short sentence."),
     ),
     Edit(
         "think_at_length",
@@ -108,7 +59,7 @@ _SYSTEM_EDITS = (
         "Going through every legal move in writing makes legal but wrong moves rarer.",
         "harmful",
         (Sign.GROUNDED_WRONG,),
-        _append(
+        append(
             "SYSTEM_PROMPT",
             " Think at great length: go through every legal move, imagine all answers to it, and then start again from"
             " the first one before you decide.",
@@ -120,7 +71,7 @@ _SYSTEM_EDITS = (
         "A grandmaster's role in the system prompt makes moves more often right.",
         "useless",
         (Sign.GROUNDED_WRONG, Sign.NO_ANSWER),
-        _append("SYSTEM_PROMPT", " You are a world-class grandmaster with many years of experience."),
+        append("SYSTEM_PROMPT", " You are a world-class grandmaster with many years of experience."),
     ),
 )
 _POSITION_EDITS = (
@@ -130,7 +81,7 @@ _POSITION_EDITS = (
         "The required form, repeated right below the list of moves, makes replies without a readable move rarer.",
         "useful",
         (Sign.NO_ANSWER, Sign.FORMAT),
-        _end("present", 'observation = observation + "\\nWhich move? Write it as <move>uci</move>."'),
+        end("present", 'observation = observation + "\\nWhich move? Write it as <move>uci</move>."'),
     ),
     Edit(
         "without_the_board",
@@ -138,7 +89,7 @@ _POSITION_EDITS = (
         "The drawn board repeats what FEN and list say; without it fewer replies run out of tokens or lose the thread.",
         "useful",
         (Sign.TOKEN_BUDGET, Sign.CUT_REPLY, Sign.UNUSED_RESULT),
-        _end(
+        end(
             "present",
             """
             head, found, rest = observation.partition("\\nBoard:\\n")
@@ -153,7 +104,7 @@ _POSITION_EDITS = (
         "The FEN distracts from the board, so that without it illegal moves are rarer.",
         "useless",
         (Sign.UNUSED_RESULT,),
-        _end(
+        end(
             "present",
             """
             lines = observation.split("\\n")
@@ -167,7 +118,7 @@ _POSITION_EDITS = (
         "Without the list of legal moves the model thinks about the position instead of picking from the list.",
         "harmful",
         (Sign.GROUNDED_WRONG, Sign.TOKEN_BUDGET),
-        _end("present", 'observation = observation.partition("\\nLegal moves:")[0]'),
+        end("present", 'observation = observation.partition("\\nLegal moves:")[0]'),
     ),
     Edit(
         "without_san",
@@ -175,7 +126,7 @@ _POSITION_EDITS = (
         "A list of UCI moves alone, without SAN beside them, is copied from more faithfully.",
         "harmful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _with_re(_end("present", 'observation = re.sub(r" SAN=\\S+", "", observation)')),
+        with_import("re", end("present", 'observation = re.sub(r" SAN=\\S+", "", observation)')),
     ),
 )
 _READING_EDITS = (
@@ -185,7 +136,7 @@ _READING_EDITS = (
         "Letting the environment read the reply saves moves in SAN or without tags that the strict pattern misses.",
         "useful",
         (Sign.NO_ANSWER, Sign.FORMAT),
-        lambda source: set_body(source, "read_move", 'return ""'),
+        body("read_move", 'return ""'),
     ),
     Edit(
         "san_in_tags",
@@ -193,7 +144,7 @@ _READING_EDITS = (
         "Taking whatever stands in the tags saves the replies that give the move in SAN.",
         "useful",
         (Sign.NO_ANSWER, Sign.FORMAT),
-        lambda source: replace_in_function(source, "read_move", "([a-h][1-8][a-h][1-8][qrbn]?)", "([^<>]+)"),
+        replace("read_move", "([a-h][1-8][a-h][1-8][qrbn]?)", "([^<>]+)"),
     ),
     Edit(
         "fold_case",
@@ -201,7 +152,7 @@ _READING_EDITS = (
         "Reading replies in lower case saves the moves that are written in capitals.",
         "useless",
         (Sign.NO_ANSWER, Sign.FORMAT),
-        _start("read_move", "text = text.lower()"),
+        start("read_move", "text = text.lower()"),
     ),
     Edit(
         "tags_alone",
@@ -209,14 +160,15 @@ _READING_EDITS = (
         "A reply that says more than its move is confused; sent back, it is followed by a better one.",
         "harmful",
         (Sign.GROUNDED_WRONG,),
-        _with_re(
-            _start(
+        with_import(
+            "re",
+            start(
                 "read_move",
                 """
                 if not re.fullmatch(r"\\s*<move>[^<>]*</move>\\s*", text):
                     return None
                 """,
-            )
+            ),
         ),
     ),
 )
@@ -227,7 +179,7 @@ _FEEDBACK_EDITS = (
         "Told why its move cannot be played, the model's next move is legal more often.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _start(
+        start(
             "feedback",
             """
             if problem:
@@ -241,7 +193,7 @@ _FEEDBACK_EDITS = (
         "The position shown once more after a refused move makes the next move legal more often.",
         "useless",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _end("after_refusal", "chat.user(present(await env.observe()))"),
+        end("after_refusal", "chat.user(present(await env.observe()))"),
     ),
     Edit(
         "example_in_retry",
@@ -249,7 +201,7 @@ _FEEDBACK_EDITS = (
         "An example of the form in the reminder makes a second unreadable reply rarer.",
         "useless",
         (Sign.NO_ANSWER, Sign.FORMAT),
-        _append("RETRY_PROMPT", " For example: <move>g1f3</move>."),
+        append("RETRY_PROMPT", " For example: <move>g1f3</move>."),
     ),
     Edit(
         "doubt_the_move",
@@ -257,7 +209,7 @@ _FEEDBACK_EDITS = (
         "A model that is asked whether it is sure corrects wrong moves before they are played.",
         "harmful",
         (Sign.GROUNDED_WRONG, Sign.SINGLE_CALL),
-        _start(
+        start(
             "second_thoughts",
             """
             if doubts == 0:
@@ -273,7 +225,7 @@ _TURN_EDITS = (
         "Four retries of each kind instead of one let the model find a move that can be played.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER, Sign.FORMAT),
-        _limits(RETRIES, 4, raised=True),
+        raise_to(4, *RETRIES),
     ),
     Edit(
         "no_retries",
@@ -281,7 +233,7 @@ _TURN_EDITS = (
         "A model that gets no second try names playable moves from the start, and no tokens are lost on retries.",
         "harmful",
         (Sign.TOKEN_BUDGET, Sign.TURN_BUDGET),
-        _limits(RETRIES, 0, raised=False),
+        lower_to(0, *RETRIES),
     ),
     Edit(
         "close_thinking",
@@ -289,8 +241,7 @@ _TURN_EDITS = (
         "Thinking that takes a quarter of the tokens, closed by the harness, still leads to a move.",
         "useful",
         (Sign.UNFINISHED_THINKING, Sign.CUT_REPLY, Sign.TOKEN_BUDGET),
-        lambda source: set_body(
-            source,
+        body(
             "ask",
             """
             reply = await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 4, 16))
@@ -306,9 +257,7 @@ _TURN_EDITS = (
         "Replies held to a sixteenth of the tokens keep the model from wandering off.",
         "harmful",
         (Sign.TOKEN_BUDGET, Sign.UNFINISHED_THINKING),
-        lambda source: set_body(
-            source, "ask", "return await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 16, 1))"
-        ),
+        body("ask", "return await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 16, 1))"),
     ),
     Edit(
         "one_turn",
@@ -316,7 +265,7 @@ _TURN_EDITS = (
         "One turn is enough: what is not found at once is not found later.",
         "harmful",
         (Sign.TURN_BUDGET, Sign.TOKEN_BUDGET),
-        _limits(("MAX_TURNS",), 1, raised=False),
+        lower_to(1, "MAX_TURNS"),
     ),
 )
 _CONTEXT_EDITS = (
@@ -326,7 +275,7 @@ _CONTEXT_EDITS = (
         "Each position in a chat of its own leaves no earlier list to copy from, which makes illegal moves rarer.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.TOKEN_BUDGET, Sign.CUT_REPLY),
-        lambda source: set_body(source, "next_chat", "return model.chat(system=SYSTEM_PROMPT)"),
+        body("next_chat", "return model.chat(system=SYSTEM_PROMPT)"),
     ),
     Edit(
         "forget_the_retry",
@@ -334,7 +283,7 @@ _CONTEXT_EDITS = (
         "A refused move that stays out of the conversation is not repeated.",
         "useful",
         (Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _start(
+        start(
             "after_refusal",
             """
             chat = model.chat(system=SYSTEM_PROMPT)

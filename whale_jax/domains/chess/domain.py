@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
+from whale_jax.domains.chess import behaviour
 from whale_jax.domains.chess.catalogue import CATALOGUE
 from whale_jax.domains.chess.demo import demo_tasks
 from whale_jax.domains.chess.environment import PuzzleEnv
 from whale_jax.domains.chess.tasks import NAME, parse_row, puzzle_of_task
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
-from whale_jax.domains.task import BadRow, Split, Task, canonical_json, check_disjoint, load_tasks
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol
+from whale_jax.domains.splits import Splits, data_hash, read_splits
+from whale_jax.domains.task import BadRow, Split, Task, TaskFile, load_tasks
 from whale_jax.domains.verdict import Verdict
+from whale_jax.rollout.trace import Trace
 
 DEMO_BUDGETS = Budgets(assistant_tokens=256, turns=8, tool_calls=12, wall_seconds=120.0)
 """Sized for the demo model; the paper's own are `PAPER_BUDGETS`."""
@@ -61,7 +63,7 @@ def _source(file_name: str) -> str:
 class Chess:
     """Implements `Domain`. Make one with `load`."""
 
-    splits: Mapping[Split, Sequence[Task]]
+    splits: Splits
     budgets: Budgets
     data_hash: str
     bad_rows: Sequence[BadRow] = ()
@@ -106,6 +108,15 @@ class Chess:
         """The verdict on a reply that is the first and only one of its episode; for the rest ask the episode's env."""
         return self.env(task).verify(answer_text, protocol=protocol)
 
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return behaviour.FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`. Figures by theme and rating are in `behaviour.behaviour` alone."""
+        return behaviour.behaviour([trace.to_public_json(codec) for trace in traces], tasks).figures
+
 
 def load(
     *,
@@ -117,8 +128,8 @@ def load(
     """The chess domain.
 
     Args:
-        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl, as `prepare.prepare` writes
-            it; None means the embedded demo.
+        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (each also .zst, .gz or
+            .parquet), as `prepare.prepare` writes it; None means the embedded demo.
         max_bad_rows: the share of a file's rows that may be unusable.
         allow_overlap: let D_weight and D_harness share tasks.
         count_tokens: not needed here.
@@ -129,27 +140,14 @@ def load(
     del count_tokens
     if task_dir is None:
         return Chess(demo_tasks(), DEMO_BUDGETS, _demo_hash())
-    folder = Path(task_dir)
-    bad_rows: list[BadRow] = []
-    splits = {}
-    for split in Split:
-        loaded = load_tasks(
-            folder / f"{split}.jsonl", domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows
-        )
-        splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
-        bad_rows += loaded.bad_rows
-    check_disjoint(splits, allow_overlap=allow_overlap)
-    return Chess(splits, PAPER_BUDGETS, _data_hash(splits), bad_rows=bad_rows)
+
+    def read(path: Path, split: Split) -> TaskFile:
+        return load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
+
+    folder = read_splits(Path(task_dir), read, allow_overlap=allow_overlap)
+    return Chess(folder.splits, PAPER_BUDGETS, data_hash(folder.splits), bad_rows=folder.bad_rows)
 
 
 @functools.cache
 def _demo_hash() -> str:
-    return _data_hash(demo_tasks())
-
-
-def _data_hash(splits: Mapping[Split, Sequence[Task]]) -> str:
-    digest = hashlib.sha256()
-    for split in Split:
-        for task in splits[split]:
-            digest.update(canonical_json(asdict(task)).encode() + b"\n")
-    return digest.hexdigest()
+    return data_hash(demo_tasks())

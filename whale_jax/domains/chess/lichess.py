@@ -11,42 +11,38 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import zstandard
 
 from whale_jax.domains.chess.puzzle import Puzzle, check_form
+from whale_jax.domains.manifest import PublicFile
 from whale_jax.domains.task import BadRow, RowError, TaskError
 
 COLUMNS = (
     "PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation", "Popularity", "NbPlays", "Themes", "GameUrl", "OpeningTags"
 )  # fmt: skip
-LICENCE = "CC0-1.0"
-ORIGIN = "https://database.lichess.org/lichess_db_puzzle.csv.zst"
-WHERE = f"The Lichess puzzle database ({LICENCE}) is at {ORIGIN} (about 300 MB); it is read as it is, .zst or unpacked."
+PUBLIC_FILE = PublicFile(
+    "lichess_db_puzzle.csv.zst",
+    "the Lichess puzzle database (about 300 MB, read as it is or unpacked), all four splits",
+    "https://database.lichess.org/lichess_db_puzzle.csv.zst",
+    "CC0-1.0",
+)
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 18
 
 
-class Digest(Protocol):
-    """What is told of every byte of the file as it is read."""
-
-    def update(self, data: bytes, /) -> object: ...
-
-
-def read_puzzles(path: Path, *, digest: Digest | None = None) -> Iterator[tuple[int, Puzzle | BadRow]]:
+def read_puzzles(path: Path) -> Iterator[tuple[int, Puzzle | BadRow]]:
     """The rows of a file in order, each with its line (from 1): a puzzle, or a bad row with the reason.
 
     Args:
         path: a .csv or .csv.zst file; its first bytes tell which.
-        digest: is given the file's bytes, for instance a `hashlib.sha256()`.
 
     Raises:
         TaskError: the file cannot be read, is cut off, or its header lacks a column that is needed.
     """
     columns = _Columns(COLUMNS)
-    for number, line in enumerate(_lines(path, digest), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
             if line.startswith(b"PuzzleId") or b",FEN," in line:
@@ -109,10 +105,10 @@ def _quoted(text: str) -> list[str]:
         raise RowError(f"not CSV: {error}") from error
 
 
-def _lines(path: Path, digest: Digest | None) -> Iterator[bytes]:
+def _lines(path: Path) -> Iterator[bytes]:
     """The lines of a file without their ends."""
     rest = b""
-    for data in _unpacked(path, digest):
+    for data in _unpacked(path):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r")
@@ -120,9 +116,9 @@ def _lines(path: Path, digest: Digest | None) -> Iterator[bytes]:
         yield rest.removesuffix(b"\r")
 
 
-def _unpacked(path: Path, digest: Digest | None) -> Iterator[bytes]:
+def _unpacked(path: Path) -> Iterator[bytes]:
     """The content in pieces; a zstd file may have several frames."""
-    raw = _chunks(path, digest)
+    raw = _chunks(path)
     first = next(raw, b"")
     if not first.startswith(_ZSTD_MAGIC):
         yield first
@@ -147,12 +143,10 @@ def _and_then(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _chunks(path: Path, digest: Digest | None) -> Iterator[bytes]:
+def _chunks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
-                if digest is not None:
-                    digest.update(chunk)
                 yield chunk
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from error

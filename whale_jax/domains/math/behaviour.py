@@ -8,6 +8,13 @@ from dataclasses import asdict, dataclass
 from harness_search.contract import EndReason
 from whale_jax.rollout.trace import Source, Trace
 
+FIGURES = {
+    "token_limit": "episodes that came to the end of their tokens",
+    "boxed": "episodes whose returned reply holds a box that could be read",
+    "right_when_boxed": "right answers among those that were read and scored",
+    "ran_code": "episodes with at least one call of the interpreter",
+}
+
 
 @dataclass(frozen=True)
 class MathBehaviour:

@@ -8,62 +8,13 @@ that keeps those names. None works anything out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from harness_search.proposers.edits import Edit
 from harness_search.proposers.signs import Sign
-from whale_jax.domains.source_edits import (
-    append_text,
-    constant,
-    ensure_import,
-    insert_at_start,
-    insert_before_return,
-    set_body,
-    set_constant,
-)
-
-Apply = Callable[[str], str | None]
+from whale_jax.domains.changes import append, body, end, lower_to, raise_to, start, with_import
 
 SYSTEM, USER = "system prompt", "user template"
 CODE, FEEDBACK = "code rewriting", "tool feedback"
 NUDGES, TURNS = "environment responses and nudges", "stop and turn budget"
-
-
-def _append(name: str, text: str) -> Apply:
-    return lambda source: append_text(source, name, text)
-
-
-def _start(function: str, block: str) -> Apply:
-    return lambda source: insert_at_start(source, function, block)
-
-
-def _end(function: str, block: str) -> Apply:
-    return lambda source: insert_before_return(source, function, block)
-
-
-def _body(function: str, block: str) -> Apply:
-    return lambda source: set_body(source, function, block)
-
-
-def _turns(value: int, *, raised: bool) -> Apply:
-    """Sets MAX_TURNS to `value` where that raises it, or where it lowers it."""
-
-    def apply(source: str) -> str | None:
-        now = constant(source, "MAX_TURNS")
-        if not isinstance(now, int) or now == value or (now < value) != raised:
-            return None
-        return set_constant(source, "MAX_TURNS", value)
-
-    return apply
-
-
-def _with_import(module: str, apply: Apply) -> Apply:
-    def both(source: str) -> str | None:
-        changed = apply(source)
-        return None if changed is None else ensure_import(changed, module)
-
-    return both
-
 
 _SYSTEM_EDITS = (
     Edit(
@@ -72,7 +23,7 @@ _SYSTEM_EDITS = (
         "A system prompt that tells the model to run code before answering makes answers worked out by hand rarer.",
         "useful",
         (Sign.NO_TOOL_CALL, Sign.UNUSED_RESULT),
-        _append("SYSTEM_PROMPT", " Always run Python code before you answer."),
+        append("SYSTEM_PROMPT", " Always run Python code before you answer."),
     ),
     Edit(
         "print_the_answer",
@@ -80,7 +31,7 @@ _SYSTEM_EDITS = (
         "Saying that only printed values come back makes results that say nothing rarer.",
         "useful",
         (Sign.THIN_RESULT, Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _append("SYSTEM_PROMPT", " Code must print the answer: nothing else comes back."),
+        append("SYSTEM_PROMPT", " Code must print the answer: nothing else comes back."),
     ),
     Edit(
         "think_briefly",
@@ -88,7 +39,7 @@ _SYSTEM_EDITS = (
         "Asking for one short sentence of thinking makes replies without an end of thinking rarer.",
         "useful",
         (Sign.UNFINISHED_THINKING, Sign.CUT_REPLY, Sign.TOKEN_BUDGET),
-        _append("SYSTEM_PROMPT", " Think in one short sentence."),
+        append("SYSTEM_PROMPT", " Think in one short sentence."),
     ),
     Edit(
         "think_at_length",
@@ -96,7 +47,7 @@ _SYSTEM_EDITS = (
         "Long, thorough thinking makes wrong answers rarer.",
         "harmful",
         (Sign.GROUNDED_WRONG, Sign.UNUSED_RESULT),
-        _append(
+        append(
             "SYSTEM_PROMPT",
             " Think at great length: try every method, compare them all, and repeat your reasoning from the start"
             " before you do anything else.",
@@ -108,7 +59,7 @@ _SYSTEM_EDITS = (
         "A model that works in its head saves the turn that a run costs.",
         "harmful",
         (Sign.TURN_BUDGET, Sign.UNRUN_CALL),
-        _append("SYSTEM_PROMPT", " Work in your head, without any tool, whenever you can."),
+        append("SYSTEM_PROMPT", " Work in your head, without any tool, whenever you can."),
     ),
     Edit(
         "expert_role",
@@ -116,7 +67,7 @@ _SYSTEM_EDITS = (
         "An expert's role in the system prompt makes answers more often right.",
         "useless",
         (Sign.GROUNDED_WRONG, Sign.NO_ANSWER),
-        _append("SYSTEM_PROMPT", " You are a world-class mathematician with many years of experience."),
+        append("SYSTEM_PROMPT", " You are a world-class mathematician with many years of experience."),
     ),
 )
 _USER_EDITS = (
@@ -126,7 +77,7 @@ _USER_EDITS = (
         "Saying that the box holds a number and no words makes boxes with sentences or formulas rarer.",
         "useful",
         (Sign.LONG_ANSWER, Sign.UNUSED_RESULT),
-        _append("USER_PROMPT", " The box holds one number and no words."),
+        append("USER_PROMPT", " The box holds one number and no words."),
     ),
     Edit(
         "always_box",
@@ -134,7 +85,7 @@ _USER_EDITS = (
         "Saying that a reply without a box is worth nothing makes replies without an answer rarer.",
         "useful",
         (Sign.NO_ANSWER, Sign.UNRUN_CALL),
-        _append("USER_PROMPT", " Your final reply must hold the box."),
+        append("USER_PROMPT", " Your final reply must hold the box."),
     ),
     Edit(
         "repeat_question",
@@ -142,7 +93,7 @@ _USER_EDITS = (
         "A model that reads the question twice answers the question that was asked more often.",
         "useless",
         (Sign.GROUNDED_WRONG, Sign.UNUSED_RESULT),
-        _append("USER_PROMPT", "\nThe question again: {question}"),
+        append("USER_PROMPT", "\nThe question again: {question}"),
     ),
     Edit(
         "explain_in_box",
@@ -150,7 +101,7 @@ _USER_EDITS = (
         "An answer that shows its working inside the box is wrong less often.",
         "harmful",
         (Sign.GROUNDED_WRONG, Sign.NO_ANSWER),
-        _append("USER_PROMPT", " Inside the box, show the whole working."),
+        append("USER_PROMPT", " Inside the box, show the whole working."),
     ),
 )
 _CODE_EDITS = (
@@ -160,9 +111,9 @@ _CODE_EDITS = (
         "A last line that is wrapped in print only if it is an expression by itself makes syntax errors rarer.",
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _with_import(
+        with_import(
             "ast",
-            _body(
+            body(
                 "show_last",
                 """
                 try:
@@ -186,7 +137,7 @@ _CODE_EDITS = (
         "Code freed of common indentation runs where it failed at its first line.",
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _with_import("textwrap", _start("clean_code", 'code = textwrap.dedent(code.strip("\\n"))')),
+        with_import("textwrap", start("clean_code", 'code = textwrap.dedent(code.strip("\\n"))')),
     ),
     Edit(
         "drop_prompt_marks",
@@ -194,7 +145,7 @@ _CODE_EDITS = (
         "Code without the marks of an interactive session runs where it failed.",
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _end(
+        end(
             "clean_code",
             'code = "\\n".join(line.removeprefix(">>> ").removeprefix("... ") for line in code.split("\\n"))',
         ),
@@ -205,7 +156,7 @@ _CODE_EDITS = (
         "Code without lines of comment is run with fewer errors.",
         "useless",
         (Sign.REPEATED_CALL, Sign.GROUNDED_WRONG),
-        _end(
+        end(
             "clean_code",
             'code = "\\n".join(line for line in code.split("\\n") if not line.lstrip().startswith("#"))',
         ),
@@ -216,7 +167,7 @@ _CODE_EDITS = (
         "The last line of the code holds what matters, and the rest adds errors.",
         "harmful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT),
-        _end("clean_code", 'code = code.rstrip().split("\\n")[-1].strip()'),
+        end("clean_code", 'code = code.rstrip().split("\\n")[-1].strip()'),
     ),
 )
 _FEEDBACK_EDITS = (
@@ -226,7 +177,7 @@ _FEEDBACK_EDITS = (
         "An error that comes with the request to correct the code is followed by code that runs.",
         "useful",
         (Sign.REPEATED_CALL, Sign.UNUSED_RESULT, Sign.NO_ANSWER),
-        _end(
+        end(
             "format_result",
             """
             if "Traceback (most recent call last):" in result:
@@ -240,7 +191,7 @@ _FEEDBACK_EDITS = (
         "An error cut to its last lines leaves tokens for the repair.",
         "useful",
         (Sign.TOKEN_BUDGET, Sign.CUT_REPLY),
-        _start(
+        start(
             "format_result",
             """
             if result.startswith("Traceback (most recent call last):"):
@@ -254,7 +205,7 @@ _FEEDBACK_EDITS = (
         "A run without output that comes with the request to print is followed by one with output.",
         "useful",
         (Sign.THIN_RESULT, Sign.REPEATED_CALL),
-        _end(
+        end(
             "format_result",
             """
             if result.startswith("No output"):
@@ -268,7 +219,7 @@ _FEEDBACK_EDITS = (
         "A result between marks is copied from more faithfully.",
         "useless",
         (Sign.GROUNDED_WRONG, Sign.UNUSED_RESULT),
-        _start("format_result", 'result = "[output]\\n" + result.rstrip("\\n") + "\\n[end of output]"'),
+        start("format_result", 'result = "[output]\\n" + result.rstrip("\\n") + "\\n[end of output]"'),
     ),
     Edit(
         "hide_errors",
@@ -276,7 +227,7 @@ _FEEDBACK_EDITS = (
         "A model that sees no error is not led astray by it.",
         "harmful",
         (Sign.REPEATED_CALL, Sign.GROUNDED_WRONG),
-        _start(
+        start(
             "format_result",
             """
             if "Traceback (most recent call last):" in result:
@@ -292,7 +243,7 @@ _NUDGE_EDITS = (
         "A reply without a box that is sent back with a reminder is followed by one with a box.",
         "useful",
         (Sign.NO_ANSWER,),
-        _start(
+        start(
             "nudge",
             """
             if "\\\\boxed{" not in reply.text and nudges < 2:
@@ -306,7 +257,7 @@ _NUDGE_EDITS = (
         "A reply that ran no code, sent back with the request to run some, is followed by a run.",
         "useful",
         (Sign.NO_TOOL_CALL,),
-        _start(
+        start(
             "nudge",
             """
             if calls == 0 and nudges == 0:
@@ -320,7 +271,7 @@ _NUDGE_EDITS = (
         "A call that could not be read, answered with the right format, is followed by a readable one.",
         "useful",
         (Sign.MALFORMED_CALL, Sign.NO_TOOL_CALL),
-        _start(
+        start(
             "nudge",
             """
             if "<tool_call>" in reply.raw and nudges < 2:
@@ -334,7 +285,7 @@ _NUDGE_EDITS = (
         "A model that is asked whether it is sure corrects wrong answers.",
         "harmful",
         (Sign.GROUNDED_WRONG, Sign.UNUSED_RESULT),
-        _start(
+        start(
             "nudge",
             """
             if "\\\\boxed{" in reply.text and nudges == 0:
@@ -350,7 +301,7 @@ _TURN_EDITS = (
         "Four turns instead of two let the model repair its code, and answer in the end.",
         "useful",
         (Sign.UNRUN_CALL, Sign.SINGLE_CALL, Sign.NO_ANSWER),
-        _turns(4, raised=True),
+        raise_to(4, "MAX_TURNS"),
     ),
     Edit(
         "announce_last_turn",
@@ -358,7 +309,7 @@ _TURN_EDITS = (
         "A last turn that is announced is used for the answer instead of another run.",
         "useful",
         (Sign.UNRUN_CALL, Sign.NO_ANSWER),
-        _end(
+        end(
             "format_result",
             """
             if turns_left == 1:
@@ -372,7 +323,7 @@ _TURN_EDITS = (
         "Thinking that takes a third of the tokens, closed by the harness, still leads to a call or an answer.",
         "useful",
         (Sign.UNFINISHED_THINKING, Sign.CUT_REPLY, Sign.TOKEN_BUDGET),
-        _body(
+        body(
             "ask",
             """
             reply = await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 3, 16))
@@ -388,7 +339,7 @@ _TURN_EDITS = (
         "Replies held to a sixteenth of the tokens keep the model from wandering off.",
         "harmful",
         (Sign.TOKEN_BUDGET, Sign.LONG_ANSWER, Sign.UNFINISHED_THINKING),
-        _body("ask", "return await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 16, 1))"),
+        body("ask", "return await chat.reply(max_tokens=max(model.budgets.assistant_tokens // 16, 1))"),
     ),
     Edit(
         "single_turn",
@@ -396,7 +347,7 @@ _TURN_EDITS = (
         "One turn is enough for most problems, and no turn is wasted on code that is never used.",
         "harmful",
         (Sign.TURN_BUDGET, Sign.UNUSED_RESULT),
-        _turns(1, raised=False),
+        lower_to(1, "MAX_TURNS"),
     ),
 )
 

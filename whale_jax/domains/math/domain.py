@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -14,23 +13,16 @@ from harness_search.proposers.edits import Edit
 from harness_search.sandbox.backends import detect
 from harness_search.sandbox.code import CodeInterpreter
 from harness_search.sandbox.code_server import CodeLimits
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
-from whale_jax.domains.math.behaviour import MathBehaviour
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol, defined_figures
+from whale_jax.domains.math.behaviour import FIGURES, MathBehaviour
 from whale_jax.domains.math.catalogue import CATALOGUE
 from whale_jax.domains.math.demo import demo_tasks
-from whale_jax.domains.math.rows import NAME, find_file, read_problems
+from whale_jax.domains.math.rows import NAME, read_problems
 from whale_jax.domains.math.symbolic import SymbolicComparer
 from whale_jax.domains.math.tool import CodeEnv
 from whale_jax.domains.math.verifier import paper_rule, symbolic_rule
-from whale_jax.domains.task import (
-    BadRow,
-    Split,
-    Task,
-    TaskError,
-    canonical_json,
-    check_disjoint,
-    content_hash,
-)
+from whale_jax.domains.splits import Splits, data_hash, read_splits
+from whale_jax.domains.task import BadRow, Split, Task, TaskError, TaskFile, content_hash
 from whale_jax.domains.verdict import Verdict
 from whale_jax.rollout.trace import Trace
 
@@ -68,7 +60,7 @@ class Math:
     """Implements `Domain`. Make one with `load`. Its processes start with the first call and end with `close`, or with
     the object."""
 
-    splits: Mapping[Split, Sequence[Task]] = field(repr=False)
+    splits: Splits = field(repr=False)
     interpreter: CodeInterpreter
     comparer: SymbolicComparer
     count_tokens: CountTokens
@@ -125,9 +117,14 @@ class Math:
             return paper_rule(answer_text, task.reference["answer"])
         return symbolic_rule(answer_text, task.reference["answer"], self.comparer)
 
-    def behaviour(self, traces: Iterable[Trace]) -> MathBehaviour:
-        """What PAPER section 6 reports of this domain beside accuracy."""
-        return MathBehaviour.from_traces(traces)
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`."""
+        return defined_figures(FIGURES, MathBehaviour.from_traces(traces))
 
     def close(self) -> None:
         """Ends the processes."""
@@ -146,8 +143,8 @@ def load(
     """The Math domain.
 
     Args:
-        task_dir: folder with weight, harness, validation and test, each a .jsonl or a .parquet file; None means the
-            embedded demo.
+        task_dir: folder with weight.jsonl, harness.jsonl, validation.jsonl and test.jsonl (each also .zst, .gz or
+            .parquet); None means the embedded demo.
         max_bad_rows: the share of a file's rows that may be unusable.
         allow_overlap: let D_weight and D_harness share tasks (the paper's Math setting).
         count_tokens: the policy's token count, for the cap on output.
@@ -161,45 +158,27 @@ def load(
     if task_dir is None:
         interpreter = CodeInterpreter(backend, limits=DEMO_CODE_LIMITS)
         splits = demo_tasks()
-        return Math(splits, interpreter, comparer, count_tokens, DEMO_BUDGETS, DEMO_OUTPUT_TOKENS, _data_hash(splits))
-    splits, copies, bad_rows = _read_folder(Path(task_dir), max_bad_rows)
-    check_disjoint(splits, allow_overlap=allow_overlap)
+        return Math(splits, interpreter, comparer, count_tokens, DEMO_BUDGETS, DEMO_OUTPUT_TOKENS, data_hash(splits))
+    folder = read_splits(Path(task_dir), partial(_read, max_bad_rows=max_bad_rows), allow_overlap=allow_overlap)
     return Math(
-        splits,
+        folder.splits,
         CodeInterpreter(backend, limits=PAPER_CODE_LIMITS),
         comparer,
         count_tokens,
         PAPER_BUDGETS,
         PAPER_OUTPUT_TOKENS,
-        _data_hash(splits),
-        copies,
-        bad_rows,
+        data_hash(folder.splits),
+        folder.copies,
+        folder.bad_rows,
     )
 
 
-def _read_folder(folder: Path, max_bad_rows: float) -> tuple[dict[Split, Sequence[Task]], int, list[BadRow]]:
-    splits: dict[Split, Sequence[Task]] = {}
-    copies, bad_rows = 0, []
-    for split in Split:
-        path = find_file(folder, split.value)
-        file = read_problems(path, max_bad_rows=max_bad_rows)
-        tasks = {}
-        for problem in file.problems:
-            task = Task(
-                problem.id or content_hash(NAME, problem.inputs), NAME, problem.inputs, problem.reference, split
-            )
-            if task.id in tasks:
-                raise TaskError(f"{path}: two different problems have the id {task.id!r}; make ids unique or drop them")
-            tasks[task.id] = task
-        splits[split] = sorted(tasks.values(), key=lambda task: hashlib.sha256(task.id.encode()).digest())
-        copies += file.copies
-        bad_rows += file.bad_rows
-    return splits, copies, bad_rows
-
-
-def _data_hash(splits: Mapping[Split, Sequence[Task]]) -> str:
-    digest = hashlib.sha256()
-    for split in Split:
-        for task in splits[split]:
-            digest.update(canonical_json(asdict(task)).encode() + b"\n")
-    return digest.hexdigest()
+def _read(path: Path, split: Split, *, max_bad_rows: float) -> TaskFile:
+    file = read_problems(path, max_bad_rows=max_bad_rows)
+    tasks: dict[str, Task] = {}
+    for problem in file.problems:
+        task_id = problem.id or content_hash(NAME, problem.inputs)
+        if task_id in tasks:
+            raise TaskError(f"{path}: two different problems have the id {task_id!r}; make ids unique or drop them")
+        tasks[task_id] = Task(task_id, NAME, problem.inputs, problem.reference, split)
+    return TaskFile(list(tasks.values()), file.bad_rows, file.copies)

@@ -1,4 +1,4 @@
-r"""Math problems in the layouts of the public sets, from JSONL or Parquet, without their many copies.
+r"""Math problems in the layouts of the public sets, without their many copies. Files are those of `row_files`.
 
 | layout | problem | answer |
 |---|---|---|
@@ -13,10 +13,10 @@ a bad row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from whale_jax.domains.task import (
     BadRow,
@@ -29,15 +29,11 @@ from whale_jax.domains.task import (
 )
 
 NAME = "math"
-SUFFIXES = (".jsonl", ".parquet")
-_BATCH = 2048
 _PROBLEM_KEYS = ("problem", "Problem", "question", "Question")
 _ANSWER_KEYS = ("answer", "Answer")
 _ID_KEYS = ("id", "ID")
 _BEFORE = re.compile(r"^Solve the following math problem step by step\..*?\n\s*\n", re.DOTALL)
 _AFTER = re.compile(r"\n\s*\nRemember to put your answer on its own line after \"Answer:\"\.\s*$")
-
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,7 @@ def read_problems(path: Path, *, max_bad_rows: float = 0.0) -> ProblemFile:
     """Reads a file of problems, the first of several copies each.
 
     Raises:
-        TaskError: the file cannot be read, is of another kind, holds no problem, or more than the share `max_bad_rows`
-            of its rows are bad.
+        TaskError: the file cannot be read, holds no problem, or more than the share `max_bad_rows` of its rows are bad.
     """
     answers: dict[str, str] = {}
 
@@ -81,7 +76,7 @@ def read_problems(path: Path, *, max_bad_rows: float = 0.0) -> ProblemFile:
     copies = 0
     problems: list[ParsedTask] = []
     bad_rows: list[BadRow] = []
-    for item in _rows(path, parse):
+    for item in read_rows(path, parse):
         if isinstance(item, BadRow):
             bad_rows.append(item)
         elif item is None:
@@ -92,49 +87,6 @@ def read_problems(path: Path, *, max_bad_rows: float = 0.0) -> ProblemFile:
     if not problems:
         raise TaskError(f"{path}: no problem in this file")
     return ProblemFile(problems, copies, bad_rows)
-
-
-def find_file(folder: Path, stem: str) -> Path:
-    """`stem` with one of the suffixes that can be read.
-
-    Raises:
-        TaskError: there is none.
-    """
-    for suffix in SUFFIXES:
-        path = folder / f"{stem}{suffix}"
-        if path.is_file():
-            return path
-    raise TaskError(f"{folder}: neither {' nor '.join(stem + suffix for suffix in SUFFIXES)} is there")
-
-
-def _rows(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> Iterator[Row | BadRow]:
-    if path.suffix == ".jsonl":
-        return read_rows(path, parse)
-    if path.suffix == ".parquet":
-        return _parquet_rows(path, parse)
-    raise TaskError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
-
-
-def _parquet_rows(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> Iterator[Row | BadRow]:
-    """Rows of a Parquet file, a batch in memory at a time; the line of a bad one is its number, from 1."""
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise TaskError(
-            f"{path}: reading Parquet needs pyarrow; install it (pip install pyarrow), or convert the file to JSONL"
-        ) from error
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    try:
-                        yield parse(row)
-                    except RowError as error:
-                        yield BadRow(str(path), number, str(error))
-    except (OSError, ArrowException) as error:
-        raise TaskError(f"{path}: cannot be read as Parquet after row {number}: {error}") from error
 
 
 def _problem(row: Mapping[str, Any]) -> str:

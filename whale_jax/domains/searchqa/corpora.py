@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from whale_jax.domains.row_files import find_rows
 from whale_jax.domains.searchqa.corpus import Document, load_corpus
@@ -15,17 +14,12 @@ from whale_jax.domains.searchqa.http_client import HttpRetriever
 from whale_jax.domains.searchqa.index import MappedBm25Retriever
 from whale_jax.domains.searchqa.retrieval import Bm25Retriever, RetrievalError, Retriever
 from whale_jax.domains.searchqa.tool import SearchFailures
+from whale_jax.domains.splits import Digest
 from whale_jax.domains.task import BadRow, TaskError, canonical_json
 
 INDEX = "index"
 MAX_BYTES_IN_MEMORY = 256 << 20
 SERVICE_THREADS = 64
-
-
-class Digest(Protocol):
-    """What a hash of `hashlib` takes."""
-
-    def update(self, data: bytes, /) -> None: ...
 
 
 @dataclass(frozen=True)

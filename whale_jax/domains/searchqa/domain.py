@@ -5,25 +5,27 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
-from whale_jax.domains.domain import CountTokens, VerifierProtocol
-from whale_jax.domains.row_files import find_rows
+from whale_jax.domains.domain import CountTokens, TraceCodec, VerifierProtocol, defined_figures
 from whale_jax.domains.searchqa.catalogue import CATALOGUE
 from whale_jax.domains.searchqa.corpora import Corpus, local_corpus, memory_corpus, remote_corpus
 from whale_jax.domains.searchqa.demo import demo_documents, demo_tasks
 from whale_jax.domains.searchqa.gemini_judge import GeminiSettings, make_judge
+from whale_jax.domains.searchqa.hit_rate import FIGURES, hit_rate
 from whale_jax.domains.searchqa.judge import Judge
 from whale_jax.domains.searchqa.judged_verifier import judged
 from whale_jax.domains.searchqa.question_rows import parse_row
 from whale_jax.domains.searchqa.tool import SearchEnv
 from whale_jax.domains.searchqa.verifier import exact_match
-from whale_jax.domains.task import BadRow, Split, Task, TaskError, canonical_json, check_disjoint, load_tasks
+from whale_jax.domains.splits import Splits, data_hash, read_splits
+from whale_jax.domains.task import BadRow, Split, Task, TaskError, TaskFile, load_tasks
 from whale_jax.domains.verdict import Verdict
+from whale_jax.rollout.trace import Trace
 
 NAME = "searchqa"
 DEMO_BUDGETS = Budgets(assistant_tokens=192, turns=6, tool_calls=12, wall_seconds=120.0)
@@ -53,7 +55,7 @@ def _source(file_name: str) -> str:
 class SearchQA:
     """Implements `Domain`. Make one with `load`."""
 
-    splits: Mapping[Split, Sequence[Task]]
+    splits: Splits
     corpus: Corpus
     count_tokens: CountTokens
     budgets: Budgets
@@ -105,6 +107,15 @@ class SearchQA:
             return exact_match(answer_text, references)
         return judged(answer_text, task.inputs["question"], references, self.judge, protocol=protocol)
 
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """See `Domain.figures`."""
+        return FIGURES
+
+    def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
+        """See `Domain.behaviour`."""
+        return defined_figures(FIGURES, hit_rate(traces, {task.id: task for task in tasks}, codec))
+
 
 def load(
     *,
@@ -142,19 +153,18 @@ def load(
         if retriever_url is not None:
             raise TaskError("--retriever_url needs --task_dir: the demo's questions are about the demo's corpus")
         return SearchQA(demo_tasks(), _demo_corpus(), count_tokens, DEMO_BUDGETS, _identity(_demo_hash(), judge), judge)
-    folder = Path(task_dir)
-    bad_rows: list[BadRow] = []
-    splits = {}
-    for split in Split:
-        path = find_rows(folder, split) or folder / f"{split}.jsonl"
-        loaded = load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
-        splits[split] = sorted(loaded.tasks, key=lambda task: hashlib.sha256(task.id.encode()).digest())
-        bad_rows += loaded.bad_rows
-    check_disjoint(splits, allow_overlap=allow_overlap)
-    corpus = local_corpus(folder, max_bad_rows=max_bad_rows) if retriever_url is None else remote_corpus(retriever_url)
-    data_hash = _identity(_data_hash(splits, corpus), judge)
-    bad_rows += corpus.bad_rows
-    return SearchQA(splits, corpus, count_tokens, PAPER_BUDGETS, data_hash, judge, bad_rows=bad_rows)
+
+    def read(path: Path, split: Split) -> TaskFile:
+        return load_tasks(path, domain=NAME, split=split, parse=parse_row, max_bad_rows=max_bad_rows)
+
+    folder = read_splits(Path(task_dir), read, allow_overlap=allow_overlap)
+    if retriever_url is None:
+        corpus = local_corpus(Path(task_dir), max_bad_rows=max_bad_rows)
+    else:
+        corpus = remote_corpus(retriever_url)
+    identity = _identity(data_hash(folder.splits, corpus.add_to), judge)
+    bad_rows = [*folder.bad_rows, *corpus.bad_rows]
+    return SearchQA(folder.splits, corpus, count_tokens, PAPER_BUDGETS, identity, judge, bad_rows=bad_rows)
 
 
 @functools.cache
@@ -164,18 +174,9 @@ def _demo_corpus() -> Corpus:
 
 @functools.cache
 def _demo_hash() -> str:
-    return _data_hash(demo_tasks(), _demo_corpus())
+    return data_hash(demo_tasks(), _demo_corpus().add_to)
 
 
-def _data_hash(splits: Mapping[Split, Sequence[Task]], corpus: Corpus) -> str:
-    digest = hashlib.sha256()
-    for split in Split:
-        for task in splits[split]:
-            digest.update(canonical_json(asdict(task)).encode() + b"\n")
-    corpus.add_to(digest)
-    return digest.hexdigest()
-
-
-def _identity(data_hash: str, judge: Judge | None) -> str:
+def _identity(data: str, judge: Judge | None) -> str:
     """The hash of the data; with a judge, of the data and what decides its verdicts."""
-    return data_hash if judge is None else hashlib.sha256(f"{data_hash} {judge.identity}".encode()).hexdigest()
+    return data if judge is None else hashlib.sha256(f"{data} {judge.identity}".encode()).hexdigest()

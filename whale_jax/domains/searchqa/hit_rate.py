@@ -10,24 +10,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from harness_search.contract import EndReason
+from whale_jax.domains.domain import TraceCodec
 from whale_jax.domains.searchqa.verifier import normal_form
 from whale_jax.domains.task import Task
-from whale_jax.qwen3_5.chat import SpecialIds
 from whale_jax.rollout.trace import ChatTrace, Source, Trace
 
 _SAY_NOTHING = frozenset({"yes", "no", "true", "false", "none"})
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # scripts without spaces between words
 
 
-class Codec(Protocol):
-    """What this metric needs of the policy's chat codec."""
-
-    @property
-    def special(self) -> SpecialIds: ...
-    def decode(self, ids: Sequence[int], /) -> str: ...
+FIGURES = {
+    "searched": "episodes in which a tool was called",
+    "hit": "episodes in which the model read a document that holds an accepted answer",
+    "right_when_hit": "right answers among the scored ones of those",
+    "right_when_missed": "right answers among the scored others",
+}
+"""All of them over the tasks whose answers can be looked for."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class HitRate:
         return asdict(self)
 
 
-def hit_rate(traces: Iterable[Trace], tasks: Mapping[str, Task], codec: Codec) -> HitRate:
+def hit_rate(traces: Iterable[Trace], tasks: Mapping[str, Task], codec: TraceCodec) -> HitRate:
     """The retrieval behaviour in some episodes, in any order.
 
     Args:
@@ -77,7 +78,7 @@ def hit_rate(traces: Iterable[Trace], tasks: Mapping[str, Task], codec: Codec) -
     )
 
 
-def tool_texts(chat: ChatTrace, codec: Codec) -> list[str]:
+def tool_texts(chat: ChatTrace, codec: TraceCodec) -> list[str]:
     """The tool responses that the model read in one conversation.
 
     Control ids mark them, which neither a harness nor a document can write; those that the policy samples do not count.
@@ -101,7 +102,7 @@ def _needles(answers: Sequence[str]) -> list[str]:
     return [form if _UNSPACED.search(form) else f" {form} " for form in sorted(forms)]
 
 
-def _holds(trace: Trace, needles: Sequence[str], codec: Codec) -> bool:
+def _holds(trace: Trace, needles: Sequence[str], codec: TraceCodec) -> bool:
     texts = [text.replace("\\n", " ") for chat in trace.chats for text in tool_texts(chat, codec)]  # it is JSON text
     return any(needle in f" {normal_form(text)} " for text in texts for needle in needles)
 

@@ -12,15 +12,18 @@ harness, validation, weight, so another size of D_weight leaves the others as th
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from whale_jax.domains.manifest import Manifest, OutputFile, output_file
+from whale_jax.domains.manifest import Manifest, require_new_folder, write_split
+from whale_jax.domains.searchqa import public_sets
 from whale_jax.domains.searchqa.public_sets import CORPUS, NAME, TEST_PARTS, TRAIN_PARTS, PublicSets, Question
 from whale_jax.domains.task import Split, TaskError
+
+PUBLIC_FILES = (*public_sets.PUBLIC_FILES, *public_sets.MERGED_FILES, CORPUS)
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,7 @@ def prepare(source: Path, out: Path, *, seed: int, sizes: Sizes = Sizes(), max_b
     Raises:
         TaskError: files are missing or unusable, there are too few questions, or `out` is not empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise TaskError(f"{out}: must be a new or an empty folder, so that no earlier data is mixed in")
+    require_new_folder(out)
     sets = PublicSets(source, max_bad_rows=max_bad_rows)
     tested = sets.questions("test", TEST_PARTS)
     trained = sets.questions("train", TRAIN_PARTS)
@@ -64,7 +66,9 @@ def prepare(source: Path, out: Path, *, seed: int, sizes: Sizes = Sizes(), max_b
         domain=NAME,
         seed=seed,
         sources=(*sets.files.values(), *([corpus] if corpus else [])),
-        outputs=tuple(_write(out, split, questions, seed) for split, questions in splits.items()),
+        outputs=tuple(
+            write_split(out, split, map(_row, _sorted(questions, seed))) for split, questions in splits.items()
+        ),
         counts={
             **{
                 f"{split} {name}": count
@@ -134,17 +138,11 @@ def _shares(pools: Mapping[str, Sequence[Question]], total: int) -> dict[str, in
     return counts | {last: total - sum(counts.values())}
 
 
-def _write(out: Path, split: Split, questions: Sequence[Question], seed: int) -> OutputFile:
-    """One split as a task file, its sets mixed in the order of the hash."""
-    name = f"{split}.jsonl"
-    with (out / name).open("w", encoding="utf-8") as stream:
-        for question in _sorted(questions, seed):
-            row = {
-                "id": f"{question.set}-{question.content[:16]}",
-                "question": question.task.inputs["question"],
-                "golden_answers": question.task.reference["answers"],
-                "data_source": question.set,
-                "source_id": question.task.id,
-            }
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return output_file(out, name, rows=len(questions))
+def _row(question: Question) -> dict[str, Any]:
+    return {
+        "id": f"{question.set}-{question.content[:16]}",
+        "question": question.task.inputs["question"],
+        "golden_answers": question.task.reference["answers"],
+        "data_source": question.set,
+        "source_id": question.task.id,
+    }

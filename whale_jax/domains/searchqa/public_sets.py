@@ -54,8 +54,10 @@ PUBLIC_FILES = (
 )
 """What a folder of the first layout holds."""
 MERGED_FILES = (
-    PublicFile("train.parquet", "D_weight, D_harness and validation", _MERGED, "that of each set in it"),
-    PublicFile("test.parquet", "test", _MERGED, "that of each set in it"),
+    *(
+        PublicFile(f"{part}.parquet", f"in place of all {part} files above", _MERGED, "that of each set in it", False)
+        for part in ("train", "test")
+    ),
 )
 """What a folder of the second layout holds."""
 CORPUS = PublicFile(

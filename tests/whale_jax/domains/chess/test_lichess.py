@@ -1,6 +1,5 @@
 """The database as it is found: plain, compressed, in frames, cut off, with bad rows."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,8 @@ def test_rows_become_puzzles_with_their_lines(tmp_path):
 def test_zstd_in_one_or_more_frames(tmp_path, frames):
     data, step = TEXT.encode(), len(TEXT) // frames + 1
     packed = b"".join(zstandard.compress(data[start : start + step]) for start in range(0, len(data), step))
-    digest = hashlib.sha256()
-    rows = list(read_puzzles(write(tmp_path / "p.csv.zst", packed), digest=digest))
+    rows = read(write(tmp_path / "p.csv.zst", packed))
     assert rows == [(2, CARD), (3, PAPER_LINE), (4, TWO_MATES)]
-    assert digest.digest() == hashlib.sha256(packed).digest()
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data + b"tail", lambda data: data[:9]])

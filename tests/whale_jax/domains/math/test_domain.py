@@ -176,7 +176,7 @@ def test_bad_rows_clashes_and_overlaps_stop_the_run(tmp_path):
     with pytest.raises(TaskError, match=r"harness\.jsonl: two different problems have the id '1'"):
         load(task_dir=write_folder(tmp_path / "clash", harness=clash))
     (tmp_path / "bad" / "test.jsonl").unlink()
-    with pytest.raises(TaskError, match=r"neither test\.jsonl nor test\.parquet is there"):
+    with pytest.raises(TaskError, match=r"bad: no test tasks: one of test\.jsonl, .*test\.parquet must be there"):
         load(task_dir=tmp_path / "bad", max_bad_rows=0.7)
 
 

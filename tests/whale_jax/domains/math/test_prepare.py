@@ -1,15 +1,15 @@
 """Preparation: splits, manifest, and messages about what is missing."""
 
-import hashlib
 import json
 
 import pytest
 
+from whale_jax.domains.manifest import MANIFEST_NAME, Manifest, digest
 from whale_jax.domains.math.domain import load
-from whale_jax.domains.math.prepare import MANIFEST, SOURCES, prepare
+from whale_jax.domains.math.prepare import PUBLIC_FILES, prepare
 from whale_jax.domains.task import Split, TaskError
 
-SMALL = {"harness_tasks": 5, "validation_tasks": 4}
+SMALL = {"seed": 0, "harness_tasks": 5, "validation_tasks": 4}
 
 
 def lines(rows):
@@ -36,7 +36,7 @@ def rows_of(folder, split):
 
 def test_the_splits_are_disjoint_and_hold_everything_once(downloads, tmp_path):
     out = tmp_path / "out"
-    report = prepare(downloads, out, **SMALL)
+    manifest = prepare(downloads, out, **SMALL)
     problems = {split: [row["problem"] for row in rows_of(out, split)] for split in Split}
     assert {split: len(found) for split, found in problems.items()} == {
         Split.WEIGHT: 31,
@@ -46,7 +46,7 @@ def test_the_splits_are_disjoint_and_hold_everything_once(downloads, tmp_path):
     }
     training = {one for split in (Split.WEIGHT, Split.HARNESS, Split.VALIDATION) for one in problems[split]}
     assert training == {f"Problem {number}?" for number in range(40)}
-    assert report.held_out_copies == 1
+    assert manifest.counts["training problems that the test set holds"] == 1
     domain = load(task_dir=out)
     assert len(domain.tasks(Split.WEIGHT)) == 31
     assert domain.budgets.assistant_tokens == 8_192
@@ -55,23 +55,33 @@ def test_the_splits_are_disjoint_and_hold_everything_once(downloads, tmp_path):
 
 def test_the_manifest_tells_files_hashes_licences_and_seed(downloads, tmp_path):
     out = tmp_path / "out"
-    report = prepare(downloads, out, seed=5, **SMALL)
-    manifest = json.loads((out / MANIFEST).read_text())
-    assert manifest == json.loads(json.dumps(report.to_json()))
-    assert (manifest["seed"], manifest["overlap"]) == (5, False)
-    dapo = manifest["sources"][0]
-    data = (downloads / "dapo-math-17k.jsonl").read_bytes()
-    assert (dapo["sha256"], dapo["size"]) == (hashlib.sha256(data).hexdigest(), len(data))
-    assert (dapo["problems"], dapo["copies"], dapo["expected"]) == (41, 61, 17_917)
-    assert dapo["bad_rows"] == [
-        "row 42: no answer: `answer`, `Answer` or `reward_model.ground_truth` must be a text or a number"
+    manifest = prepare(downloads, out, **SMALL | {"seed": 5})
+    assert Manifest.read(out) == manifest
+    assert (manifest.domain, manifest.seed) == ("math", 5)
+    dapo = manifest.sources[0]
+    assert dapo.path == "dapo-math-17k.jsonl"
+    assert (dapo.bytes, dapo.sha256) == digest(downloads / "dapo-math-17k.jsonl")
+    assert (dapo.rows, dapo.bad_rows) == (103, 1)
+    assert manifest.counts["DAPO-Math-17k problems"] == 41
+    assert manifest.counts["DAPO-Math-17k problems by the paper"] == 17_917
+    assert manifest.counts["DAPO-Math-17k copies"] == 61
+    assert manifest.counts["harness tasks that D_weight holds"] == 0
+    assert manifest.notes[1:] == (
+        "dapo-math-17k.jsonl:42 could not be used: no answer: `answer`, `Answer` or `reward_model.ground_truth` must "
+        "be a text or a number",
+    )
+    assert [(file.origin, file.licence) for file in manifest.sources] == [
+        (file.origin, file.licence) for file in PUBLIC_FILES
     ]
-    assert all(source["licence"] and source["where"].startswith("https://") for source in manifest["sources"])
-    for split in manifest["splits"]:
-        data = (out / split["file"]).read_bytes()
-        assert (split["sha256"], split["size"]) == (hashlib.sha256(data).hexdigest(), len(data))
-    assert "41 problems (expected 17,917), 61 copies dropped, 1 bad rows" in report.text()
-    assert sorted(path.name for path in out.iterdir()) == sorted([MANIFEST, *(f"{split}.jsonl" for split in Split)])
+    assert [(file.path, file.rows) for file in manifest.outputs] == [
+        ("weight.jsonl", 31), ("harness.jsonl", 5), ("validation.jsonl", 4), ("test.jsonl", 6)
+    ]  # fmt: skip
+    assert all((file.bytes, file.sha256) == digest(out / file.path) for file in manifest.outputs)
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [MANIFEST_NAME, *(f"{split}.jsonl" for split in Split)]
+    )
+    with pytest.raises(TaskError, match="must be a new or an empty folder"):
+        prepare(downloads, out, **SMALL)
 
 
 def test_the_draw_depends_on_the_seed_and_not_on_the_order_of_rows(downloads, tmp_path):
@@ -79,14 +89,16 @@ def test_the_draw_depends_on_the_seed_and_not_on_the_order_of_rows(downloads, tm
     path = downloads / "dapo-math-17k.jsonl"
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
     prepare(downloads, tmp_path / "two", **SMALL)
-    prepare(downloads, tmp_path / "other", seed=1, **SMALL)
+    prepare(downloads, tmp_path / "other", **SMALL | {"seed": 1})
     one, two, other = (rows_of(tmp_path / name, Split.HARNESS) for name in ("one", "two", "other"))
     assert one == two != other
 
 
 def test_overlap_is_the_papers_setting_and_spares_validation(downloads, tmp_path):
     out = tmp_path / "out"
-    prepare(downloads, out, overlap=True, **SMALL)
+    manifest = prepare(downloads, out, overlap=True, **SMALL)
+    assert manifest.counts["harness tasks that D_weight holds"] == 5
+    assert any("--allow_overlap" in note for note in manifest.notes)
     ids = {split: {row["id"] for row in rows_of(out, split)} for split in Split}
     assert ids[Split.HARNESS] < ids[Split.WEIGHT]
     assert not ids[Split.VALIDATION] & ids[Split.WEIGHT]
@@ -98,13 +110,12 @@ def test_overlap_is_the_papers_setting_and_spares_validation(downloads, tmp_path
 def test_what_is_missing_is_named_with_where_it_is_to_be_had(downloads, tmp_path):
     (downloads / "aime_2025.jsonl").rename(downloads / "unknown.jsonl")
     with pytest.raises(TaskError, match=r"AIME-2025 is missing .*https://huggingface\.co/datasets/math-ai/aime25"):
-        prepare(downloads, tmp_path / "out")
+        prepare(downloads, tmp_path / "out", seed=0)
     (downloads / "unknown.jsonl").rename(downloads / "aime25.jsonl")
     with pytest.raises(TaskError, match="40 problems are too few; the splits need at least 513"):
-        prepare(downloads, tmp_path / "out")
+        prepare(downloads, tmp_path / "out", seed=0)
     (downloads / "aime2025-copy.jsonl").write_text("")
     with pytest.raises(TaskError, match=r"more than one .*aime2025-copy\.jsonl, aime25\.jsonl"):
-        prepare(downloads, tmp_path / "out")
+        prepare(downloads, tmp_path / "out", seed=0)
     with pytest.raises(TaskError, match="is no folder"):
-        prepare(tmp_path / "nowhere", tmp_path / "out")
-    assert len(SOURCES) == 3
+        prepare(tmp_path / "nowhere", tmp_path / "out", seed=0)

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 import zstandard
 
-from whale_jax import prepare as command
 from whale_jax.domains.manifest import Manifest, digest
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.searchqa.prepare import Sizes, prepare
@@ -162,34 +161,3 @@ def test_bad_rows_and_a_folder_that_is_not_empty(source, tmp_path):
     assert {file.path: file.bad_rows for file in manifest.sources}["nq/test.jsonl"] == 1
     with pytest.raises(TaskError, match="must be a new or an empty folder"):
         prepare(source, tmp_path / "data", seed=42, sizes=SIZES)
-
-
-# The command.
-
-
-def test_the_command_prints_the_record_and_errors(source, tmp_path, capsys):
-    arguments = ["prepare", "searchqa", f"--source={source}", f"--out={tmp_path / 'data'}"]
-    assert command.main(arguments) == 2  # the paper's sizes
-    assert "error: test set nq: 100 questions are needed" in capsys.readouterr().err
-
-    def small(source, out, *, seed):
-        return prepare(source, out, seed=seed, sizes=SIZES)
-
-    assert command.main(arguments, find=lambda domain: small) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["domain"], printed["seed"]) == ("searchqa", 42)
-    assert command.main(arguments, find=lambda domain: small) == 2
-    assert "must be a new or an empty folder" in capsys.readouterr().err
-
-
-def test_the_command_finds_each_domains_preparation_and_names_missing_packages(monkeypatch):
-    assert command.preparer("searchqa") is prepare
-
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {name}", name={"chess": "chess", "math": name}[name.split(".")[2]])
-
-    monkeypatch.setattr(command.importlib, "import_module", missing)
-    with pytest.raises(TaskError, match=r"needs the package chess: pip install 'whale-jax\[chess\]'"):
-        command.preparer("chess")
-    with pytest.raises(ModuleNotFoundError):
-        command.preparer("math")
