@@ -24,6 +24,8 @@ from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.params import cast_params
+from whale_jax.report.account import KIND as ACCOUNT
+from whale_jax.report.account import Meter
 from whale_jax.report.metrics import MetricsWriter
 from whale_jax.report.picture import Span
 from whale_jax.report.progress import Progress
@@ -90,11 +92,12 @@ class Run:
         proposer: Proposer,
         validator: Validator,
         progress: Progress,
+        meter: Meter,
     ):
         self.config, self.dir, self.domain, self.schedule = config, directory, domain, schedule
         self.policy, self.initial_pair, self.driver, self.codec = policy, initial_pair, driver, codec
         self.progress, self.runner, self.budgets = progress, runner, budgets
-        self.proposer, self.validator = proposer, validator
+        self.proposer, self.validator, self.meter = proposer, validator, meter
         self.splits = splits
         self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
         self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
@@ -138,6 +141,11 @@ class Run:
     def spend(self, rollouts: int) -> None:
         """Adds committed rollouts to the account."""
         self.rollouts += rollouts
+
+    def commit_account(self) -> None:
+        """Writes down what the journal entry just committed has cost."""
+        entry = self.journal.entries[-1]["entry"]
+        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap()})
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""
@@ -252,6 +260,7 @@ class Run:
             self.journal.append(
                 "evaluation", {**where, "weights": pair.weights, **evaluation.summary(), "evidence": evidence}
             )
+            self.commit_account()
             self._report_evaluation(label, split, evaluation, time.monotonic() - started)
             return evaluation
         self.progress.advance(entry["episodes"], replayed=True)
@@ -316,6 +325,7 @@ class Run:
             "rollout_seconds": rollout_seconds,
             "train_seconds": train_seconds,
         }
+        self.meter.trained(report.packed_tokens)
         if report.mismatch is not None:
             mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
             values |= mismatch
@@ -333,6 +343,7 @@ class Run:
         )
         if replayed:
             return
+        self.commit_account()
         self.metrics.write(
             "search",
             self.rollouts,
