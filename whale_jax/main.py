@@ -171,13 +171,13 @@ def _description(parts: Parts) -> str:
     )
 
 
-def _use_all_cores() -> None:
+def use_all_cores() -> None:
     """Without an accelerator, makes each core (of up to four) a device, which then serves as a replica."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 4))
 
 
 if __name__ == "__main__":
-    _use_all_cores()
+    use_all_cores()
     logging.basicConfig(level=logging.WARNING)
     sys.exit(main(sys.argv))
