@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -228,16 +229,18 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
     proposer = make_proposer(config, parts.domain, parts.backend, validator)
     clock = BusyClock()
     driver, runner = make_rollouts(config, parts, clock)
-    policy = make_policy(config, parts, directory, clock)
-    with driver:
+    initial_pair = Pair(0, parts.initial.weights, parts.harness)
+
+    @contextlib.contextmanager
+    def make(directory: Path, config: RunConfig, schedule: Schedule, progress: Progress) -> Iterator[Run]:
         run = Run(
             config=config,
             directory=directory,
             domain=parts.domain,
             splits=parts.splits,
-            schedule=parts.schedule,
-            policy=policy,
-            initial_pair=Pair(0, parts.initial.weights, parts.harness),
+            schedule=schedule,
+            policy=make_policy(config, parts, directory, clock),
+            initial_pair=initial_pair,
             driver=driver,
             codec=parts.codec,
             runner=runner,
@@ -246,11 +249,15 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             validator=validator,
             progress=progress,
             meter=Meter(parts.initial.config, driver.stats, clock, progress.seconds),
+            scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
         )
         try:
             yield run
         finally:
             run.metrics.close()
+
+    with driver, make(directory, config, parts.schedule, progress) as run:
+        yield run
 
 
 def _replica_devices(replicas: int) -> list[Any]:

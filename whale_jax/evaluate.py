@@ -3,10 +3,12 @@
     --harness=… --show           every conversation, segment by segment with its source
     --run_dir=… --step=returned  a pair of a run
     --run_dir=… --matrix         every weights of a run under every harness of it
+    --run_dir=… --probe          what holds the run's latest pair back now, its weights or its harness
 
-Flags of the main job have their meaning there; those about training, schedules and search decide nothing here. With
+Flags of the main job have their meaning there; those about training and search decide nothing but in a probe. With
 --run_dir, the run's own settings stand in place of the defaults, and the run itself is only read. See docs/evaluate.md.
-Exit status: 0 done; 2 bad settings or input; 3 infrastructure (what was measured of a matrix is kept); 130 interrupted.
+Exit status: 0 done; 2 bad settings or input; 3 infrastructure (what was measured of a matrix is kept); 4 training
+diverged (in a probe); 130 interrupted.
 """
 
 import asyncio
@@ -23,7 +25,6 @@ from absl import flags as absl_flags
 from rich.console import Console
 
 from harness_search.contract import HarnessError
-from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax import flags
 from whale_jax.assemble import Parts
 from whale_jax.config import ConfigError
@@ -33,14 +34,15 @@ from whale_jax.evaluation.calls import CallRecorder
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
 from whale_jax.evaluation.history import Station, find_station
 from whale_jax.evaluation.pairs import PairServer, pair_server, require_coverage
+from whale_jax.evaluation.probe_run import probe_run
 from whale_jax.evaluation.show import print_episode, print_evaluation
 from whale_jax.evaluation.subject import Subject, read_subject
 from whale_jax.journal import JournalError
-from whale_jax.main import use_all_cores
+from whale_jax.main import GOES_ON_WHEN_MENDED, use_all_cores
 from whale_jax.pair import Pair
-from whale_jax.run import InfrastructureError
+from whale_jax.report.progress import Progress
 from whale_jax.rundir import remember
-from whale_jax.training.checkpoint import CheckpointError
+from whale_jax.training.step import TrainingDiverged
 
 T = TypeVar("T")
 
@@ -57,22 +59,25 @@ class Options:
     unseal: bool
     step: str | None
     matrix: bool
+    probe: bool
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raises ConfigError where they contradict each other or the settings given."""
         if self.split is Split.TEST and not self.unseal:
             raise ConfigError("--split=test: the test set is sealed until the end of a run; --unseal opens it")
         has_run = settings.get("run_dir") is not None
-        if self.matrix and not has_run:
-            raise ConfigError("--matrix needs --run_dir")
+        whole = [name for name in ("matrix", "probe") if getattr(self, name)]
+        if whole and not has_run:
+            raise ConfigError(f"--{whole[0]} needs --run_dir")
         if self.step is not None and not has_run:
             raise ConfigError(f"--step={self.step} needs --run_dir")
-        if has_run and self.step is None and not self.matrix:
-            raise ConfigError("--run_dir needs --step (a training step, returned, or initial) or --matrix")
-        if self.matrix:
-            for name, given in (("step", self.step), ("show", self.show), ("harness", settings.get("harness"))):
-                if given:
-                    raise ConfigError(f"--matrix takes all pairs of a run: --{name} does not go with it")
+        if has_run and self.step is None and not whole:
+            raise ConfigError("--run_dir needs --step (a training step, returned, or initial), --matrix or --probe")
+        given = {"step": self.step, "show": self.show, "harness": settings.get("harness"), "probe": self.probe}
+        for name in (name for name, value in given.items() if whole and value and name != whole[0]):
+            raise ConfigError(f"--{whole[0]} takes its pairs from the run: --{name} does not go with it")
+        if self.probe and self.split is not Split.VALIDATION:
+            raise ConfigError(f"--probe measures on validation: --split={self.split.value} does not go with it")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,18 +93,24 @@ def main(argv: Sequence[str]) -> int:
         own = {field.name: values[field.name].value for field in dataclasses.fields(Options)}
         options = Options(**{**own, "split": Split(own["split"])})
         options.check(settings)
-        subject = read_subject(settings, options.split, options.num_tasks, argv)
         console = Console(highlight=False)
-        result = _matrix(subject, options, console) if options.matrix else _pair(subject, options, console)
+        if options.probe:
+            result = _probe(settings, options, argv, console)
+        else:
+            subject = read_subject(settings, options.split, options.num_tasks, argv)
+            result = _matrix(subject, options, console) if options.matrix else _pair(subject, options, console)
         if options.json:
             print(json.dumps(result))
         return 0
     except (ConfigError, JournalError, HarnessError) as error:
         _print_errors(error)
         return 2
-    except (CheckpointError, InfrastructureError, OSError, SandboxUnavailable) as error:
+    except GOES_ON_WHEN_MENDED as error:
         _print_errors(error)
         return 3
+    except TrainingDiverged as error:
+        _print_errors(error)
+        return 4
     except KeyboardInterrupt:
         print("interrupted; cells of a matrix that were measured are kept", file=sys.stderr)
         return 130
@@ -118,6 +129,7 @@ def _define(values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_bool("unseal", False, "allow --split=test; a run remembers that it was done", **module)
     absl_flags.DEFINE_string("step", None, "with --run_dir: a training step, returned, or initial", **module)
     absl_flags.DEFINE_bool("matrix", False, "with --run_dir: score every (weights, harness) pair of the run", **module)
+    absl_flags.DEFINE_bool("probe", False, "with --run_dir: what holds the run's latest pair back", **module)
     absl_flags.DEFINE_bool("help", False, "print all flags and stop", short_name="h", **module)
 
 
@@ -136,15 +148,7 @@ def _pair(subject: Subject, options: Options, console: Console) -> dict[str, Any
         score = lambda server: server.evaluate(station.pair, subject.tasks, samples=samples)  # noqa: E731
         evaluation = _serve(subject, subject.parts, score)
     print_evaluation(console, station.label, options.split.value, evaluation)
-    pair = station.pair
-    return {
-        "pair": {
-            "label": station.label, "step": pair.step, "weights": pair.weights, "harness": pair.harness_hash
-        },
-        **_where(subject),
-        **evaluation.to_json(),
-        **extra,
-    }  # fmt: skip
+    return {"pair": _names(station), **_where(subject), **evaluation.to_json(), **extra}
 
 
 def _matrix(subject: Subject, options: Options, console: Console) -> dict[str, Any]:
@@ -164,6 +168,25 @@ def _matrix(subject: Subject, options: Options, console: Console) -> dict[str, A
         )
     matrix.print_matrix(console, table, options.split.value, samples)
     return {**_where(subject), "k": samples, "matrix": matrix.to_json(table)}
+
+
+def _probe(settings: Mapping[str, Any], options: Options, argv: Sequence[str], console: Console) -> dict[str, Any]:
+    """Probes the run's latest pair and prints the findings; returns the object of `--json`."""
+    own = {"validation_tasks": options.num_tasks, "validation_samples": options.samples}
+    given = {**settings, **{name: value for name, value in own.items() if value is not None}}
+    subject = read_subject(given, options.split, None, argv, trains=True)
+    progress = Progress()
+    try:
+        station, findings = probe_run(subject, progress)
+    finally:
+        progress.close()
+    console.print(f"{station.label} (step {station.pair.step}):\n{findings.text()}", soft_wrap=True)
+    return {"pair": _names(station), **_where(subject), "k": findings.before.k, "probe": findings.to_json()}
+
+
+def _names(station: Station) -> dict[str, Any]:
+    pair = station.pair
+    return {"label": station.label, "step": pair.step, "weights": pair.weights, "harness": pair.harness_hash}
 
 
 def _where(subject: Subject) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
 from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
 
-_GOES_ON_WHEN_MENDED = (
+GOES_ON_WHEN_MENDED = (
     CheckpointError,
     InfrastructureError,
     OSError,  # a full disk, a folder that became read-only
@@ -46,6 +46,7 @@ _GOES_ON_WHEN_MENDED = (
     SearchInfrastructureError,
     SessionRecordError,
 )
+"""Infrastructure: exit status 3."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -108,7 +109,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
     except (ArchiveError, HarnessError, JournalError) as error:
         _print_errors(error)
         return 2
-    except _GOES_ON_WHEN_MENDED as error:
+    except GOES_ON_WHEN_MENDED as error:
         _print_errors(error)
         return 3
     except TrainingDiverged as error:

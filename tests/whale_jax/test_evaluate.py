@@ -250,6 +250,10 @@ def test_too_many_unscored_episodes_are_no_figure(serve, capsys):
         (["--harness=/nowhere.py"], "--harness=/nowhere.py: cannot be read"),
         (["--checkpoint=/nowhere"], "--checkpoint=/nowhere: no config.json there"),
         (["extra"], "unexpected arguments: extra"),
+        (["--probe"], "--probe needs --run_dir"),
+        (["--run_dir=/nowhere", "--probe", "--matrix"], "--probe does not go with it"),
+        (["--run_dir=/nowhere", "--probe", "--split=harness"], "--probe measures on validation"),
+        (["--run_dir=/nowhere", "--probe"], "/nowhere/config.json: cannot be read"),
     ],
 )
 def test_what_is_refused(capsys, flags, message):
@@ -314,3 +318,17 @@ def test_the_real_model_on_a_pair_of_a_run(capsys, run_dir):
     ]
     assert sum(segment["tokens"] for segment in sampled) == found["sampled_tokens"] > 0
     assert found["tasks"] == 2
+
+
+@pytest.mark.slow
+def test_a_real_probe_leaves_the_run_as_it_was(capsys, run_dir):
+    before = files(run_dir)
+    small = ("--prompts_per_step=2", "--samples_per_prompt=2", "--harness_tasks=2", "--candidates=1", "--rows=1")
+    own = ("--probe", "--probe_steps=1", "--num_tasks=2", "--samples=1", "--slots=4", "--replicas=1")
+    found = result(capsys, f"--run_dir={run_dir}", *small, *own)
+    assert files(run_dir) == before
+    assert [path.name for path in run_dir.parent.iterdir()] == ["run"]
+    assert (found["pair"]["label"], found["pair"]["step"]) == ("cycle 2, search", KEPT)
+    trials = found["probe"]["trials"]
+    assert (trials["weights"]["rollouts"], trials["search"]["rollouts"]) == (4, 4)
+    assert found["probe"]["bottleneck"] is None

@@ -25,7 +25,9 @@ def columns(console: Console) -> int:
     return min(max(console.width, 80), 120)
 
 
-def print_episode(console: Console, title: str, task: Task, trace: Trace, calls: Sequence[Call], decoder: TextDecoder):
+def print_episode(
+    console: Console, title: str, task: Task, trace: Trace, calls: Sequence[Call], decoder: TextDecoder
+) -> None:
     """One episode: the task's inputs, every chat segment by segment with its source, the calls, and how it ended.
 
     Texts are those that the engine read and sampled, control tokens included; a last line break of a segment is left

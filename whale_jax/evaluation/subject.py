@@ -46,13 +46,16 @@ class Subject:
         return [] if self.directory is None else Checkpoints(self.directory / "checkpoints").steps()
 
 
-def read_subject(settings: Mapping[str, Any], split: Split, num_tasks: int | None, argv: Sequence[str]) -> Subject:
+def read_subject(
+    settings: Mapping[str, Any], split: Split, num_tasks: int | None, argv: Sequence[str], *, trains: bool = False
+) -> Subject:
     """Reads and checks every input, cheapest first; nothing heavy has started when it returns.
 
     Args:
         settings: those given on the command line, by flag name.
         num_tasks: the first so many tasks; None: as many as the settings say.
         argv: where `settings` are from, for messages.
+        trains: phases are to be run as well, so the settings of training and search and the other splits are theirs.
 
     Raises:
         ConfigError: an input is missing or wrong, or is not the run's.
@@ -60,7 +63,10 @@ def read_subject(settings: Mapping[str, Any], split: Split, num_tasks: int | Non
     """
     directory = Path(settings["run_dir"]) if settings.get("run_dir") is not None else None
     record = None if directory is None else read_record(directory / "config.json")
-    config = _config(settings, {} if record is None else record["settings"], split, num_tasks, argv)
+    merged = {**({} if record is None else record["settings"]), **settings}
+    if "harness" not in settings:
+        merged["harness"] = None  # a run's is found by its hash
+    config = flags.settled(merged if trains else {**merged, **_only_scored(merged, split, num_tasks)}, argv)
     parts = read_parts(config)
     available = parts.splits[split]
     if num_tasks is not None and num_tasks > len(available):
@@ -84,20 +90,11 @@ def read_subject(settings: Mapping[str, Any], split: Split, num_tasks: int | Non
     )
 
 
-def _config(
-    settings: Mapping[str, Any], recorded: Mapping[str, Any], split: Split, num_tasks: int | None, argv: Sequence[str]
-) -> RunConfig:
-    """The settings to evaluate under: those given, else the run's, else the defaults.
-
-    Nothing is trained or searched, so bounds that only these have must not stand in the way: the schedule and the
-    length of packed rows are set to what no check minds. Every split but the scored one is whole.
-    """
-    merged = {**recorded, **settings, "schedule": "harness_only"}
-    if "harness" not in settings:
-        merged["harness"] = None  # a run's is found by its hash
+def _only_scored(merged: Mapping[str, Any], split: Split, num_tasks: int | None) -> dict[str, Any]:
+    """Settings for scoring alone. Nothing is trained or searched, so bounds that only these have must not stand in the
+    way: the schedule and the length of packed rows are set to what no check minds. Every split but the scored one is
+    whole."""
     defaults = RunConfig().values()
-    merged["row_len"] = max(merged.get(name, defaults[name]) for name in ("row_len", "max_len"))
-    for other in Split:
-        if other is not split or num_tasks is not None:
-            merged[f"{other.value}_tasks"] = 0
-    return flags.settled(merged, argv)
+    row_len = max(merged.get(name, defaults[name]) for name in ("row_len", "max_len"))
+    whole = {f"{other.value}_tasks": 0 for other in Split if other is not split or num_tasks is not None}
+    return {"schedule": "harness_only", "row_len": row_len, **whole}

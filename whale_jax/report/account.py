@@ -113,7 +113,9 @@ class Spent:
         used = [self.proposer.get(name, 0) for name in ("input_tokens", "output_tokens")]
         return None if None in used else sum(value for value in used if value is not None)
 
-    def add(self, rollouts: int, sampled: int, usage: Mapping[str, float | None], line: Mapping[str, Any] | None):
+    def add(
+        self, rollouts: int, sampled: int, usage: Mapping[str, float | None], line: Mapping[str, Any] | None
+    ) -> None:
         """Adds one journal entry, and its line of the metrics if there is one."""
         self.commits += 1
         self.rollouts += rollouts
@@ -174,18 +176,23 @@ def _read(entry: Mapping[str, Any]) -> tuple[str, int, int]:
     """Phase, rollouts and sampled tokens of a journal entry."""
     if entry["kind"] == "evaluation":
         return f"evaluation, {entry['split']}", entry["episodes"], entry["sampled_tokens"]
-    if entry["kind"] == "search":
-        return f"cycle {entry['cycle'] + 1}, search", entry["rollouts"], entry["sampled_tokens"]
+    if entry["kind"] in ("search", "probe"):
+        return f"cycle {entry['cycle'] + 1}, {entry['kind']}", entry["rollouts"], entry["sampled_tokens"]
     sampled = sum(step["sampled_tokens"] for step in entry["steps"])
     return f"cycle {entry['cycle'] + 1}, weights", entry["rollouts"], sampled
 
 
 def _lines(metrics: Path) -> dict[int, dict[str, Any]]:
-    """The account's lines by journal entry; of two about one entry the later."""
-    if not metrics.is_file():
-        return {}
-    lines = (json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines() if line)
-    return {line["entry"]: line for line in lines if line["kind"] == KIND}
+    """The account's lines by journal entry; of two about one entry the later. What is no line of it is left out."""
+    found: dict[int, dict[str, Any]] = {}
+    for text in metrics.read_text(encoding="utf-8", errors="replace").splitlines() if metrics.is_file() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:  # a damaged line: what it held is missing, and the notes say that something is
+            continue
+        if isinstance(line, dict) and line.get("kind") == KIND:
+            found[line["entry"]] = line
+    return found
 
 
 def _notes(total: Spent, jobs: int) -> Iterable[str]:

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 
 from whale_jax.assemble import Parts
 from whale_jax.config import RunConfig
+from whale_jax.domains.task import Split
 from whale_jax.journal import Journal, canonical
 from whale_jax.rundir import open_config
 from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import TrainState
 
 BETTER = "async def run(task, model, env):\n    return await model.chat(system='Better.').reply()\n"
@@ -36,7 +38,8 @@ def make_run(directory: Path, parts: Parts, config: RunConfig) -> Path:
     _search(journal, directory, 1, BETTER, "stop")
     optimizer = make_optimizer(OptimizerSettings())
     state = TrainState(trained, optimizer.init(trained), jnp.int32(KEPT))
-    meta = {"weights": kept, "version": KEPT, "sampler": {}}
+    sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
+    meta = {"weights": kept, "version": KEPT, "sampler": sampler.state_dict()}
     Checkpoints(directory / "checkpoints").save(KEPT, state, meta)
     returned = {"step": KEPT, "harness": hashlib.sha256(BETTER.encode()).hexdigest()}
     (directory / "summary.json").write_text(json.dumps({"returned": returned}))

@@ -129,6 +129,9 @@ def test_what_the_records_do_not_hold_is_said(tmp_path):
     assert (spent.total.rollouts, spent.total.measured, spent.total.seconds) == (56, 3, 30.0)
     assert spent.phases["cycle 1, search"].seconds is None
     assert spent.notes[0].startswith("3 of 6 commits have no measurements")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "account", "ent\n[1]\n')
+    assert account(ENTRIES, tmp_path / "metrics.jsonl").total == spent.total
     nothing = account(ENTRIES, tmp_path / "none.jsonl")
     assert (nothing.total.rollouts, nothing.total.flops, nothing.jobs) == (56, None, 0)
     unknown = {**ENTRIES[3], "usage": {"calls": 2, "input_tokens": None, "output_tokens": 5, "dollars": None}}
