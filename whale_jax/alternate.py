@@ -6,7 +6,9 @@ what is not there is done (`journal.Journal`).
 
 import dataclasses
 
+from whale_jax.choose import choose
 from whale_jax.evaluation.evaluate import Evaluation
+from whale_jax.evaluation.probe import Component
 from whale_jax.run import Milestone, Run
 from whale_jax.schedule import BUDGET_USED
 from whale_jax.search_phase import search_phase
@@ -39,6 +41,8 @@ class Stopped(Exception):
 async def alternate(run: Run) -> Returned:
     """Alternates weight and search phases, then scores the initial and the returned pair on test.
 
+    Where the schedule probes, a probe chooses the kind of each phase.
+
     Raises:
       Stopped: at the phase boundary that `--stop_after` names.
     """
@@ -48,14 +52,16 @@ async def alternate(run: Run) -> Returned:
     cycle = 0
     while True:
         truncated = False
-        if schedule.has_weight_phase:
+        alone = await choose(run, cycle, pair) if schedule.probes else None
+        if schedule.has_weight_phase and alone is not Component.SEARCH:
             if pair.step >= schedule.total_steps or not run.affords_step():
                 break
             pair, decision = await weight_phase(run, cycle, pair)
             truncated = decision.reason == BUDGET_USED
             await run.milestone(f"cycle {cycle + 1}, weights", pair)
             _maybe_stop(run, "weight_phase")
-        if schedule.has_search_phase and (run.config.schedule.final_search or not truncated) and run.affords_search():
+        searches = schedule.has_search_phase and alone is not Component.WEIGHTS
+        if searches and (run.config.schedule.final_search or not truncated) and run.affords_search():
             pair = await search_phase(run, cycle, pair)
             await run.milestone(f"cycle {cycle + 1}, search", pair)
             _maybe_stop(run, "search_phase")

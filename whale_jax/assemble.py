@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -37,6 +38,8 @@ from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.remat import Remat
+from whale_jax.report.account import Meter
+from whale_jax.report.busy import BusyClock, ClockedEngine, ClockedTrainStep
 from whale_jax.report.progress import Progress
 from whale_jax.rollout.runner import RolloutLimits, RolloutRunner
 from whale_jax.rollout.tool_calls import parse
@@ -44,12 +47,10 @@ from whale_jax.run import Run, cast
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
-from whale_jax.serving.engine import Engine
 from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
-from whale_jax.training.step import TrainStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,21 +140,20 @@ def read_parts(config: RunConfig) -> Parts:
     )
 
 
-@contextlib.contextmanager
-def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progress) -> Iterator[Run]:
-    """The run, with its engine started; everything is stopped when the context ends.
+def make_rollouts(config: RunConfig, parts: Parts, clock: BusyClock) -> tuple[Driver, RolloutRunner]:
+    """The driver, not started yet, with the initial weights in its engines, and the runner of episodes on it.
+
+    Args:
+      clock: is told when an engine runs.
 
     Raises:
-      ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
+      ConfigError: the rollout driver is not installed, or there are fewer devices than replicas.
     """
-    rollout, training = config.rollout, config.training
-    validator = _validator(config, parts)
-    proposer = make_proposer(config, parts.domain, parts.backend, validator)
-    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k)
+    rollout = config.rollout
     dtype = jnp.dtype(config.model.compute_dtype)
     serving_params = cast(parts.initial.params, dtype)
     engines = [
-        Engine(
+        ClockedEngine(
             parts.initial.config,
             serving_params,
             slots=rollout.slots,
@@ -164,6 +164,7 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             max_top_k=rollout.top_k,
             compute_dtype=dtype,
             device=device,
+            clock=clock,
         )
         for device in _replica_devices(rollout.replicas)
     ]
@@ -171,6 +172,28 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
         driver: Driver = make_driver(rollout.rollout_driver, *engines)
     except ServingError as error:
         raise ConfigError(str(error)) from error
+    runner = RolloutRunner(
+        driver,
+        parts.codec,
+        parts.domain,
+        parts.backend,
+        run_seed=config.run.seed,
+        sampling=_sampling(config),
+        thinking=rollout.thinking,
+        concurrency=rollout.concurrency,
+        limits=RolloutLimits(window=rollout.max_len),
+        protocol="paper" if rollout.unclosed_thinking == "raw" else "honest",
+    )
+    return driver, runner
+
+
+def make_policy(config: RunConfig, parts: Parts, directory: Path, clock: BusyClock) -> Policy:
+    """The policy of the run in `directory`, at its initial weights; nothing is compiled or written yet.
+
+    Args:
+      clock: is told when it is trained.
+    """
+    training = config.training
     optimizer = OptimizerSettings(
         learning_rate=training.learning_rate,
         b1=training.adam_b1,
@@ -178,37 +201,46 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
         weight_decay=training.weight_decay,
         clip_norm=training.clip_norm,
     )
-    train_step = TrainStep(
+    train_step = ClockedTrainStep(
         parts.initial.config,
         make_optimizer(optimizer),
-        sampling=sampling,
+        sampling=_sampling(config),
         remat=Remat.of(config.model.remat),
-        compute_dtype=dtype,
+        compute_dtype=jnp.dtype(config.model.compute_dtype),
         devices=jax.local_devices() if jax.default_backend() == "cpu" else None,
+        clock=clock,
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
-    policy = Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)
-    runner = RolloutRunner(
-        driver,
-        parts.codec,
-        parts.domain,
-        parts.backend,
-        run_seed=config.run.seed,
-        sampling=sampling,
-        thinking=rollout.thinking,
-        concurrency=rollout.concurrency,
-        limits=RolloutLimits(window=rollout.max_len),
-        protocol="paper" if rollout.unclosed_thinking == "raw" else "honest",
-    )
-    with driver:
+    return Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)
+
+
+def _sampling(config: RunConfig) -> Sampling:
+    return Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k)
+
+
+@contextlib.contextmanager
+def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progress) -> Iterator[Run]:
+    """The run, with its engine started; everything is stopped when the context ends.
+
+    Raises:
+      ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
+    """
+    validator = _validator(config, parts)
+    proposer = make_proposer(config, parts.domain, parts.backend, validator)
+    clock = BusyClock()
+    driver, runner = make_rollouts(config, parts, clock)
+    initial_pair = Pair(0, parts.initial.weights, parts.harness)
+
+    @contextlib.contextmanager
+    def make(directory: Path, config: RunConfig, schedule: Schedule, progress: Progress) -> Iterator[Run]:
         run = Run(
             config=config,
             directory=directory,
             domain=parts.domain,
             splits=parts.splits,
-            schedule=parts.schedule,
-            policy=policy,
-            initial_pair=Pair(0, parts.initial.weights, parts.harness),
+            schedule=schedule,
+            policy=make_policy(config, parts, directory, clock),
+            initial_pair=initial_pair,
             driver=driver,
             codec=parts.codec,
             runner=runner,
@@ -216,11 +248,16 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             proposer=proposer,
             validator=validator,
             progress=progress,
+            meter=Meter(parts.initial.config, driver.stats, clock, progress.seconds),
+            scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
         )
         try:
             yield run
         finally:
             run.metrics.close()
+
+    with driver, make(directory, config, parts.schedule, progress) as run:
+        yield run
 
 
 def _replica_devices(replicas: int) -> list[Any]:

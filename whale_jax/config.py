@@ -128,13 +128,13 @@ class JudgeSettings:
 class ScheduleSettings:
     """When to switch between weights and harness (PAPER section 2)."""
 
-    schedule: Literal["fixed", "adaptive", "stagewise", "weight_only", "harness_only"] = setting(
-        "fixed", "rule that ends a phase"
+    schedule: Literal["fixed", "adaptive", "stagewise", "weight_only", "harness_only", "probe"] = setting(
+        "fixed", "rule that ends a phase; probe: fixed phases, each of the kind that a probe finds to gain more"
     )
     weight_budget_epochs: float = setting(1.125, "epochs over D_weight in the whole run", above=0)
     weight_phase_epochs: float = setting(0.5625, "fixed: epochs of a weight phase (E)", above=0)
     search_budget_iterations: int = setting(
-        6, "stagewise, harness_only: search iterations in the whole run", at_least=1
+        6, "stagewise, harness_only, probe: search iterations in the whole run", at_least=1
     )
     search_phase_iterations: int = setting(3, "fixed: iterations of a search phase (I)", at_least=1)
     patience_epochs: float = setting(0.2, "adaptive: smoothing window, burn-in and patience of a weight phase", above=0)
@@ -145,6 +145,9 @@ class ScheduleSettings:
         False, "count the evaluation of the incoming harness as iteration 1, as the authors' release does"
     )
     final_search: bool = setting(True, "a last weight phase cut short by the budget still gets its search phase")
+    probe_steps: int = setting(
+        2, "probe: training steps on the weights alone, beside one search iteration", late=True, at_least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Command-line flags made from the settings' dataclasses, and back."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -37,6 +37,15 @@ def parse(argv: Sequence[str], values: flags.FlagValues) -> RunConfig:
         problem, with the
         flagfile's name where the flag stands in one.
     """
+    return settled(given(argv, values), argv)
+
+
+def given(argv: Sequence[str], values: flags.FlagValues) -> dict[str, Any]:
+    """Reads a command line into `values`; returns the settings that stand on it or in its flagfiles, by name.
+
+    Raises:
+      ConfigError: an unknown flag, a value of the wrong kind, or a leftover argument.
+    """
     try:
         rest = values(list(argv))
     except flags.Error as error:
@@ -46,9 +55,13 @@ def parse(argv: Sequence[str], values: flags.FlagValues) -> RunConfig:
         raise ConfigError(f"{files}: not UTF-8 ({error})") from error
     if len(rest) > 1:
         raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
-    names = [spec.name for _, spec in all_settings()]
+    return {spec.name: values[spec.name].value for _, spec in all_settings() if values[spec.name].present}
+
+
+def settled(settings: Mapping[str, Any], argv: Sequence[str]) -> RunConfig:
+    """The checked configuration with these settings, the others at their defaults. Raises ConfigError as `parse`."""
     try:
-        return RunConfig.from_values({name: values[name].value for name in names})
+        return RunConfig.from_values(settings)
     except ConfigError as error:
         raise ConfigError("\n".join(_placed(line, argv) for line in str(error).splitlines())) from None
 

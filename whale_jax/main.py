@@ -37,7 +37,7 @@ from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
 from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
 
-_GOES_ON_WHEN_MENDED = (
+GOES_ON_WHEN_MENDED = (
     CheckpointError,
     InfrastructureError,
     OSError,  # a full disk, a folder that became read-only
@@ -46,6 +46,7 @@ _GOES_ON_WHEN_MENDED = (
     SearchInfrastructureError,
     SessionRecordError,
 )
+"""Infrastructure: exit status 3."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -108,7 +109,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
     except (ArchiveError, HarnessError, JournalError) as error:
         _print_errors(error)
         return 2
-    except _GOES_ON_WHEN_MENDED as error:
+    except GOES_ON_WHEN_MENDED as error:
         _print_errors(error)
         return 3
     except TrainingDiverged as error:
@@ -171,13 +172,13 @@ def _description(parts: Parts) -> str:
     )
 
 
-def _use_all_cores() -> None:
+def use_all_cores() -> None:
     """Without an accelerator, makes each core (of up to four) a device, which then serves as a replica."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 4))
 
 
 if __name__ == "__main__":
-    _use_all_cores()
+    use_all_cores()
     logging.basicConfig(level=logging.WARNING)
     sys.exit(main(sys.argv))

@@ -1,10 +1,11 @@
 """One run: its parts, its budget, and what it has measured so far. The phases and the outer loop work on it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.params import cast_params
+from whale_jax.report.account import KIND as ACCOUNT
+from whale_jax.report.account import Meter
 from whale_jax.report.metrics import MetricsWriter
 from whale_jax.report.picture import Span
 from whale_jax.report.progress import Progress
@@ -70,6 +73,10 @@ class Milestone:
     selecting_mean: float
 
 
+MakeScratch = Callable[[Path, RunConfig, Schedule], contextlib.AbstractContextManager["Run"]]
+"""(directory, settings, schedule) → a run of its own on the same engine, which tells the user nothing."""
+
+
 class Run:
     """The parts of a run and its account. Built by `assemble.assemble`."""
 
@@ -90,11 +97,13 @@ class Run:
         proposer: Proposer,
         validator: Validator,
         progress: Progress,
+        meter: Meter,
+        scratch: "MakeScratch",
     ):
         self.config, self.dir, self.domain, self.schedule = config, directory, domain, schedule
         self.policy, self.initial_pair, self.driver, self.codec = policy, initial_pair, driver, codec
         self.progress, self.runner, self.budgets = progress, runner, budgets
-        self.proposer, self.validator = proposer, validator
+        self.proposer, self.validator, self.meter, self.scratch = proposer, validator, meter, scratch
         self.splits = splits
         self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
         self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
@@ -131,13 +140,28 @@ class Run:
 
     def affords_search(self) -> bool:
         """Whether the incoming harness, one candidate, and its trial under paired acceptance fit the rollout budget."""
-        left, search = self.rollouts_left, self.config.search
+        left = self.rollouts_left
+        return left is None or left >= self._search_rollouts(1)
+
+    def affords_probe(self, steps: int) -> bool:
+        """Whether `steps` training steps and a whole search iteration fit the rollout budget."""
+        rollout, left = self.config.rollout, self.rollouts_left
+        trained = steps * rollout.prompts_per_step * rollout.samples_per_prompt
+        return left is None or left >= trained + self._search_rollouts(self.config.search.candidates)
+
+    def _search_rollouts(self, candidates: int) -> int:
+        search = self.config.search
         trial = 2 * search.confirm_rollouts if search.acceptance == "paired" else 0
-        return left is None or left >= (2 + trial) * len(self.harness_tasks)
+        return (1 + candidates + trial) * len(self.harness_tasks)
 
     def spend(self, rollouts: int) -> None:
         """Adds committed rollouts to the account."""
         self.rollouts += rollouts
+
+    def commit_account(self) -> None:
+        """Writes down what the journal entry just committed has cost."""
+        entry = self.journal.entries[-1]["entry"]
+        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap()})
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""
@@ -174,6 +198,10 @@ class Run:
         params, version = self.policy.weights_at(step)
         self.driver.set_weights(cast(params, jnp.dtype(self.config.model.compute_dtype)), version)
         self._serving_step = step
+
+    def forget_serving(self) -> None:
+        """Says that a scratch run may have put other weights into the engine."""
+        self._serving_step = None
 
     async def stream(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
         """The episodes of `requests` with the weights after training step `step`, as they finish."""
@@ -253,6 +281,7 @@ class Run:
             self.journal.append(
                 "evaluation", {**where, "weights": pair.weights, **evaluation.summary(), "evidence": evidence}
             )
+            self.commit_account()
             self._report_evaluation(label, split, evaluation, time.monotonic() - started)
             return evaluation
         self.progress.advance(entry["episodes"], replayed=True)
@@ -334,6 +363,7 @@ class Run:
             "rollout_seconds": rollout_seconds,
             "train_seconds": train_seconds,
         }
+        self.meter.trained(report.packed_tokens)
         if report.mismatch is not None:
             mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
             values |= mismatch
@@ -351,6 +381,7 @@ class Run:
         )
         if replayed:
             return
+        self.commit_account()
         self.metrics.write(
             "search",
             self.rollouts,

@@ -77,7 +77,7 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
     if not path.exists():
         write_once(path, canonical(record))
         return []
-    old = _read_record(path)
+    old = read_record(path)
     defaults = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]}
     before = {**defaults, **old["settings"]}  # a run made before a setting existed had its default
     differences = [
@@ -124,7 +124,7 @@ def look(directory: Path, config: RunConfig, inputs: Inputs) -> None:
 def _refuse_foreign(directory: Path) -> None:
     foreign = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
     if (directory / "config.json").is_file():
-        _read_record(directory / "config.json")
+        read_record(directory / "config.json")
     elif foreign:
         raise ConfigError(
             f"--run_dir={directory}: holds {', '.join(foreign[:3])} and is no run directory; name a fresh one"
@@ -142,10 +142,16 @@ def remember(directory: Path, warnings: Sequence[str]) -> list[str]:
     return [*earlier, *fresh]
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    """The config.json of a run; raises ConfigError for one that is damaged or something else's."""
+def read_record(path: Path) -> dict[str, Any]:
+    """The config.json of a run: `settings`, `hash`, `inputs`, `environment`.
+
+    Raises:
+      ConfigError: it is not there, is damaged, or is something else's.
+    """
     try:
         record = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --run_dir must name a run directory") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error}); the run directory is damaged") from error
     parts = ("settings", "inputs", "environment")

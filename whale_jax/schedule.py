@@ -63,6 +63,11 @@ class Schedule(Protocol):
         ...
 
     @property
+    def probes(self) -> bool:
+        """Whether a probe before each phase says which kind it is, in place of weights first and search after it."""
+        ...
+
+    @property
     def total_steps(self) -> int:
         """The weight budget in steps; the run ends when it is used."""
         ...
@@ -104,6 +109,7 @@ class Fixed:
     phase_iterations: int
     has_weight_phase: bool = True
     has_search_phase: bool = True
+    probes: bool = False
 
     def after_step(self, signals: WeightSignals) -> Decision:
         if len(signals.rewards) >= self.phase_steps:
@@ -138,6 +144,7 @@ class Adaptive:
     max_iterations: int
     has_weight_phase: bool = True
     has_search_phase: bool = True
+    probes: bool = False
 
     def after_step(self, signals: WeightSignals) -> Decision:
         best, best_step, smoothed = -math.inf, 0, 0.0
@@ -181,9 +188,10 @@ def make_schedule(settings: ScheduleSettings, *, num_tasks: int, prompts_per_ste
     total_steps = steps_of(settings.weight_budget_epochs, num_tasks, prompts_per_step)
     less = 1 if settings.count_incoming_as_iteration else 0
     match settings.schedule:
-        case "fixed":
+        case "fixed" | "probe":
             phase_steps = steps_of(settings.weight_phase_epochs, num_tasks, prompts_per_step)
-            return Fixed(total_steps, phase_steps, settings.search_phase_iterations - less)
+            probes = settings.schedule == "probe"
+            return Fixed(total_steps, phase_steps, settings.search_phase_iterations - less, probes=probes)
         case "adaptive":
             patience = steps_of(settings.patience_epochs, num_tasks, prompts_per_step)
             return Adaptive(

@@ -78,7 +78,7 @@ async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: in
         if decision.stop or run.commits_at(step):
             break
     weights = policy.save(protect=[run.best.pair.step])
-    return run.journal.append(
+    entry = run.journal.append(
         "weight",
         {
             "cycle": cycle,
@@ -93,6 +93,8 @@ async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: in
             "harness": pair.harness_hash,
         },
     )
+    run.commit_account()
+    return entry
 
 
 def _decide(run: Run, rewards: list[float], steps_before: int, rollouts_since_commit: int) -> Decision:

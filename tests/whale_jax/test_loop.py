@@ -50,7 +50,19 @@ def test_a_run_leaves_what_it_promises(finished):
     assert (run_dir / "export/harness.py").is_file()
     assert (run_dir / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert {line["kind"] for line in metrics} == {"weight", "search", "evaluation_validation", "evaluation_test"}
+    assert {line["kind"] for line in metrics} == {
+        "weight", "search", "evaluation_validation", "evaluation_test", "account"
+    }  # fmt: skip
+    spent = summary["account"]
+    assert spent["total"]["measured"] == spent["total"]["commits"] == len(kinds)
+    assert [phase["phase"] for phase in spent["phases"]][:3] == [
+        "evaluation, validation", "cycle 1, weights", "cycle 1, search"
+    ]  # fmt: skip
+    assert spent["total"]["rollouts"] == summary["rollouts"] + 5 * 4 * 2 + 4 * 2 * kinds[13:].count("evaluation")
+    assert spent["total"]["computed_tokens"] > spent["total"]["sampled_tokens"] > 0
+    assert spent["total"]["trained_tokens"] > 0
+    assert 0 < spent["total"]["idle_seconds"] < spent["total"]["seconds"]
+    assert (spent["jobs"], spent["notes"]) == (1, [])
     evaluations = [line for line in metrics if line["kind"] == "evaluation_test"]
     assert evaluations[0]["behaviour_hit"] == summary["initial"]["test"]["behaviour"]["hit"]
     assert "behaviour on test" in printed

@@ -13,6 +13,7 @@ from rich.table import Table
 from whale_jax.alternate import Returned
 from whale_jax.evaluation.evaluate import Evaluation
 from whale_jax.report import picture
+from whale_jax.report.account import Account, Spent, account
 from whale_jax.run import Milestone, Run
 
 
@@ -23,7 +24,8 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
     `behaviour` (the domain's own figures by name; what they mean stands in `figures`); `paired_difference` on test
     (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`, `rollouts` (training and
     search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, `searches` (per cycle: search and
-    confirmation scores, flags, and the proposer's account), and `warnings`.
+    confirmation scores, flags, and the proposer's account), `account` (what was spent, per phase and in total, over all
+    jobs: see `account.Account`), and `warnings`.
     """
     difference = result.returned_test.minus(result.initial_test)
     return {
@@ -51,6 +53,7 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
         ],
         "figures": dict(run.domain.figures),
         "searches": run.searches,
+        "account": account(run.journal.entries, run.dir / "metrics.jsonl").to_json(),
         "journal": run.journal.hash,
         "warnings": list(warnings),
     }
@@ -135,6 +138,7 @@ def print_table(run: Run, result: Returned, console: Console) -> None:
     console.print(table)
     console.print("* returned pair; intervals are 95 %", style="dim")
     _print_behaviour(run.domain.figures, result, console)
+    print_account(account(run.journal.entries, run.dir / "metrics.jsonl"), console)
 
 
 def _print_behaviour(figures: Mapping[str, str], result: Returned, console: Console) -> None:
@@ -153,6 +157,47 @@ def _print_behaviour(figures: Mapping[str, str], result: Returned, console: Cons
             table.add_row(name, *values, f"[dim]{escape(meaning)}[/]")
     console.print()
     console.print(table)
+
+
+def print_account(spent: Account, console: Console) -> None:
+    """What was spent, phase by phase."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names = ("", "rollouts", "sampled", "computed", "trained", "FLOP", "proposer", "$", "minutes", "idle")
+    for name in names:
+        table.add_column(name, justify="right" if name else "left")
+    for name, phase in spent.phases.items():
+        table.add_row(name, *_spent_cells(phase))
+    table.add_row("total", *_spent_cells(spent.total), style="bold")
+    console.print(table)
+    console.print("sampled, computed, trained, proposer: tokens; idle: no engine or training step ran", style="dim")
+    for note in spent.notes:
+        console.print(note, style="dim")
+
+
+def _spent_cells(spent: Spent) -> tuple[str, ...]:
+    idle = None if spent.idle_seconds is None or not spent.seconds else spent.idle_seconds / spent.seconds
+    dollars = spent.proposer.get("dollars", 0.0)
+    return (
+        f"{spent.rollouts:,}",
+        _short(spent.sampled_tokens),
+        _short(spent.computed_tokens),
+        _short(spent.trained_tokens),
+        "?" if spent.flops is None else f"{spent.flops:.2g}",
+        _short(spent.proposer_tokens),
+        "?" if dollars is None else f"{dollars:.2f}",
+        "?" if spent.seconds is None else f"{spent.seconds / 60:.1f}",
+        "?" if idle is None else f"{100 * idle:.0f} %",
+    )
+
+
+def _short(count: float | None) -> str:
+    """A count in at most six characters; a question mark where it is not known."""
+    if count is None:
+        return "?"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if count >= size:
+            return f"{count / (1e3 if unit == 'k' else size):.1f}{unit}"
+    return f"{count:,.0f}"
 
 
 def _cell(evaluation: Evaluation) -> str:
