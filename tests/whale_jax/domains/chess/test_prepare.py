@@ -21,16 +21,18 @@ SIZES = {Split.TEST: 4, Split.VALIDATION: 3, Split.HARNESS: 3, Split.WEIGHT: 12}
 def made_up(count: int) -> list[Puzzle]:
     """Legal lines out of random games; nobody says that they are good puzzles."""
     rng = random.Random(5)
-    puzzles = []
-    for number in range(count):
+    puzzles: list[Puzzle] = []
+    while len(puzzles) < count:
         board = chess.Board()
         for _ in range(rng.randrange(6, 12)):
             board.push(rng.choice(list(board.legal_moves)))
         fen, line = board.fen(), []
-        for _ in range(4):
+        while len(line) < 4 and not board.is_game_over():
             line.append(rng.choice(list(board.legal_moves)))
             board.push(line[-1])
-        puzzles.append(Puzzle(f"p{number:03d}", fen, tuple(map(chess.Move.uci, line)), 1000 + number, ("made", "up")))
+        if len(line) == 4:
+            number, moves = len(puzzles), tuple(map(chess.Move.uci, line))
+            puzzles.append(Puzzle(f"p{number:03d}", fen, moves, 1000 + number, ("made", "up")))
     return puzzles
 
 
