@@ -20,6 +20,7 @@ from whale_jax.config import RunConfig
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
+from whale_jax.evaluation.figures import figures_path, read_figures, write_figures
 from whale_jax.journal import Journal, JournalError, canonical, write_once
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
@@ -290,19 +291,13 @@ class Run:
     def _evidence_path(self, number: int) -> Path:
         return self.dir / "evals" / f"{number:06d}.json"
 
-    def _figures_path(self, number: int) -> Path:
-        return self.dir / "evals" / f"{number:06d}.behaviour.json"
-
     def _write_evidence(self, number: int, evaluation: Evaluation) -> str:
         data = json.dumps(evaluation.to_json(), sort_keys=True).encode()
         path = self._evidence_path(number)
         path.parent.mkdir(exist_ok=True)
         # A file without its entry is what a kill between the two left; the evaluation was repeated to the same bits.
-        figures = self._figures_path(number)
-        for left_over in (figures, path):
-            left_over.unlink(missing_ok=True)
-        # Nothing is decided by figures, so that the journal does not rest on them.
-        write_once(figures, json.dumps(dict(evaluation.domain_figures), sort_keys=True).encode())
+        path.unlink(missing_ok=True)
+        write_figures(figures_path(path), evaluation.domain_figures)
         write_once(path, data)
         return hashlib.sha256(data).hexdigest()
 
@@ -313,17 +308,7 @@ class Run:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != entry["evidence"]:
             raise JournalError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
-        return Evaluation.from_json(json.loads(data), self._read_figures(entry["entry"]))
-
-    def _read_figures(self, number: int) -> dict[str, float]:
-        """The domain's figures of an evaluation; none when it was made before they were kept."""
-        path = self._figures_path(number)
-        try:
-            return {str(name): float(value) for name, value in json.loads(path.read_bytes()).items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise JournalError(f"{path} is damaged ({error}); remove it: only reports read it") from error
+        return Evaluation.from_json(json.loads(data), read_figures(figures_path(path)))
 
     # What the user sees -----------------------------------------------------------------------------------------------
 

@@ -147,9 +147,9 @@ def _print_behaviour(figures: Mapping[str, str], result: Returned, console: Cons
     if not initial and not returned:
         return
     table = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    table.add_column("behaviour on test")
+    table.add_column("behaviour on test", no_wrap=True)
     for column in ("initial", "returned"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for name, meaning in figures.items():
         values = [f"{pair[name]:.3f}" if name in pair else "" for pair in (initial, returned)]
