@@ -161,15 +161,14 @@ def _print_behaviour(figures: Mapping[str, str], result: Returned, console: Cons
 
 def print_account(spent: Account, console: Console) -> None:
     """What was spent, phase by phase."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("", "rollouts", "sampled", "computed", "trained", "FLOP", "proposer", "$", "minutes", "idle")
-    for name in names:
-        table.add_column(name, justify="right" if name else "left")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("", "rollouts", "sampled", "computed", "FLOP", "proposer", "$", "min", "idle"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, phase in spent.phases.items():
-        table.add_row(name, *_spent_cells(phase))
+        table.add_row(name.removeprefix("evaluation, "), *_spent_cells(phase))
     table.add_row("total", *_spent_cells(spent.total), style="bold")
     console.print(table)
-    console.print("sampled, computed, trained, proposer: tokens; idle: no engine or training step ran", style="dim")
+    console.print("sampled, computed, proposer: tokens; idle: neither engine nor training ran", style="dim")
     for note in spent.notes:
         console.print(note, style="dim")
 
@@ -181,7 +180,6 @@ def _spent_cells(spent: Spent) -> tuple[str, ...]:
         f"{spent.rollouts:,}",
         _short(spent.sampled_tokens),
         _short(spent.computed_tokens),
-        _short(spent.trained_tokens),
         "?" if spent.flops is None else f"{spent.flops:.2g}",
         _short(spent.proposer_tokens),
         "?" if dollars is None else f"{dollars:.2f}",

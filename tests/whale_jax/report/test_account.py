@@ -139,9 +139,10 @@ def test_what_the_records_do_not_hold_is_said(tmp_path):
 
 
 def test_the_table_shows_unknown_figures_as_such(tmp_path):
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=80)
     print_account(account(ENTRIES, written(tmp_path, [line(entry) for entry in (0, 1, 2, 5)])), console)
-    rows = {row[:22].strip(): row.split() for row in console.file.getvalue().splitlines()}  # type: ignore[attr-defined]
-    assert rows["cycle 1, search"][3:] == ["16", "160", "?", "?", "?", "1,560", "0.75", "?", "?"]
-    assert rows["cycle 1, weights"][3:] == ["24", "230", "2,000", "0", "2e+09", "0", "0.00", "0.3", "20", "%"]
+    rows = {row[:16].strip(): row.split() for row in console.file.getvalue().splitlines()}  # type: ignore[attr-defined]
+    assert rows["cycle 1, search"][3:] == ["16", "160", "?", "?", "1,560", "0.75", "?", "?"]
+    assert rows["cycle 1, weights"][3:] == ["24", "230", "2,000", "2e+09", "0", "0.00", "0.3", "20", "%"]
+    assert rows["validation"][1:3] == ["16", "170"]
     assert rows["total"][1:3] == ["56", "560"]
