@@ -31,9 +31,9 @@ from whale_jax.config import ConfigError
 from whale_jax.domains.task import Split
 from whale_jax.evaluation import matrix
 from whale_jax.evaluation.calls import CallRecorder
-from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
+from whale_jax.evaluation.evaluate import Evaluation, evaluation_requests
 from whale_jax.evaluation.history import Station, find_station
-from whale_jax.evaluation.pairs import PairServer, pair_server, require_coverage
+from whale_jax.evaluation.pairs import PairServer, pair_server
 from whale_jax.evaluation.probe_run import probe_run
 from whale_jax.evaluation.show import print_episode, print_evaluation
 from whale_jax.evaluation.subject import Subject, read_subject
@@ -148,7 +148,8 @@ def _pair(subject: Subject, options: Options, console: Console) -> dict[str, Any
         score = lambda server: server.evaluate(station.pair, subject.tasks, samples=samples)  # noqa: E731
         evaluation = _serve(subject, subject.parts, score)
     print_evaluation(console, station.label, options.split.value, evaluation)
-    return {"pair": _names(station), **_where(subject), **evaluation.to_json(), **extra}
+    figures = {"domain_figures": dict(evaluation.domain_figures)}
+    return {"pair": _names(station), **_where(subject), **evaluation.to_json(), **figures, **extra}
 
 
 def _matrix(subject: Subject, options: Options, console: Console) -> dict[str, Any]:
@@ -251,9 +252,7 @@ async def _show(
         print_episode(console, title, request.task, trace, recorder.calls, codec)
         traces.append(trace)
         conversations.append({**trace.to_public_json(codec), "calls": [call.to_json() for call in recorder.calls]})
-    evaluation = evaluation_from_traces(traces, k=samples)
-    require_coverage(evaluation)
-    return evaluation, conversations
+    return server.evaluated(traces, subject.tasks, samples=samples), conversations
 
 
 def _print_errors(error: Exception) -> None:

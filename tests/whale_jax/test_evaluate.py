@@ -71,7 +71,10 @@ class Server:
             raise KeyboardInterrupt
         self.scored.append((pair.step, pair.harness, [task.id for task in tasks], samples))
         requests = evaluation_requests(tasks, samples=samples, purpose="validation")
-        return evaluation_from_traces(await self.rollout(pair, requests), k=samples)
+        return self.evaluated(await self.rollout(pair, requests), tasks, samples=samples)
+
+    def evaluated(self, traces, tasks, *, samples):
+        return evaluation_from_traces(traces, k=samples, domain_figures={"hit": 0.25})
 
     async def close(self):
         pass
@@ -143,6 +146,8 @@ def test_show_prints_conversations_and_scores_them_alike(serve, capsys):
     shown = json.loads(printed[-1])
     assert sum(line.startswith("── episode ") for line in printed) == len(shown["conversations"]) == 4
     assert {**plain, "conversations": shown["conversations"]} == shown
+    assert plain["domain_figures"] == {"hit": 0.25}
+    assert any("hit 0.250" in line for line in printed)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from whale_jax.serving.driver import Driver
 class PairServer:
     """Serves the pairs of one run (or one checkpoint and a harness) and scores them as the run would."""
 
-    def __init__(self, config: RunConfig, policy: Policy, driver: Driver, runner: RolloutRunner):
+    def __init__(self, config: RunConfig, parts: Parts, policy: Policy, driver: Driver, runner: RolloutRunner):
+        self._parts = parts
         self._policy = policy
         self._driver = driver
         self._runner = runner
@@ -55,7 +56,12 @@ class PairServer:
             InfrastructureError: too few episodes could be scored.
         """
         requests = evaluation_requests(tasks, samples=samples, purpose=tasks[0].split.value)
-        evaluation = evaluation_from_traces(await self.rollout(pair, requests), k=samples)
+        return self.evaluated(await self.rollout(pair, requests), tasks, samples=samples)
+
+    def evaluated(self, traces: Sequence[Trace], tasks: Sequence[Task], *, samples: int) -> Evaluation:
+        """What finished episodes on `tasks` come to, the domain's figures included. Raises InfrastructureError."""
+        figures = self._parts.domain.behaviour(tasks, traces, self._parts.codec)
+        evaluation = evaluation_from_traces(traces, k=samples, domain_figures=figures)
         require_coverage(evaluation)
         return evaluation
 
@@ -87,4 +93,4 @@ def pair_server(config: RunConfig, parts: Parts, directory: Path) -> Iterator[Pa
     clock = BusyClock()
     driver, runner = make_rollouts(config, parts, clock)
     with driver:
-        yield PairServer(config, make_policy(config, parts, directory, clock), driver, runner)
+        yield PairServer(config, parts, make_policy(config, parts, directory, clock), driver, runner)

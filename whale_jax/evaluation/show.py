@@ -76,6 +76,9 @@ def print_evaluation(console: Console, label: str, split: str, evaluation: Evalu
     texts = [f"{name} {100 * value:.1f} %" for name, value in shares.items() if value is not None]
     texts += [f"{name} {value:.1f}" for name, value in means.items() if value is not None]
     _print_block(console, ["behaviour"], ", ".join(texts), "dim")
+    if evaluation.domain_figures:
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in evaluation.domain_figures.items())
+        _print_block(console, ["domain"], figures, "dim")
     ends = ", ".join(f"{name} {count:,}" for name, count in evaluation.ledger.ends.items())
     _print_block(console, ["ends"], ends, "dim")
 
