@@ -22,6 +22,7 @@ from whale_jax.domains.task import Split
 from whale_jax.domains.verdict import Verdict
 from whale_jax.evaluation import subject
 from whale_jax.evaluation.evaluate import evaluation_from_traces, evaluation_requests
+from whale_jax.evaluation.pairs import require_coverage
 from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
 
 
@@ -74,7 +75,9 @@ class Server:
         return self.evaluated(await self.rollout(pair, requests), tasks, samples=samples)
 
     def evaluated(self, traces, tasks, *, samples):
-        return evaluation_from_traces(traces, k=samples, domain_figures={"hit": 0.25})
+        evaluation = evaluation_from_traces(traces, k=samples, domain_figures={"hit": 0.25})
+        require_coverage(evaluation)
+        return evaluation
 
     async def close(self):
         pass
