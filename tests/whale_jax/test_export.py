@@ -41,7 +41,7 @@ def trained(initial):
 def run_dir(initial, trained, tmp_path_factory) -> Path:
     """What a run with one kept checkpoint leaves behind, as far as an export reads it."""
     directory = tmp_path_factory.mktemp("run")
-    open_config(directory, RunConfig(), Inputs("data", "harness", fingerprint(initial), "tokenizer"))
+    open_config(directory, RunConfig(), Inputs("data", "harness", fingerprint(initial), "tokenizer", "template"))
     params = jax.tree.map(jnp.asarray, trained)
     optimizer = make_optimizer(OptimizerSettings())
     state = TrainState(params, optimizer.init(params), jnp.int32(STEP))
@@ -114,7 +114,7 @@ def test_directories_that_are_no_runs_and_full_targets(run_dir, tmp_path, capsys
 
 
 def test_a_source_that_changed_is_refused(tmp_path, capsys):
-    inputs = Inputs("data", "harness", "0" * 64, "tokenizer")
+    inputs = Inputs("data", "harness", "0" * 64, "tokenizer", "template")
     open_config(tmp_path, RunConfig(), inputs)
     assert main(["export", f"--run_dir={tmp_path}", f"--out={tmp_path / 'out'}", "--step=0"]) == 2
     assert "is not the checkpoint that" in capsys.readouterr().err
