@@ -3,9 +3,10 @@
 Projections; a causal convolution over q, k and v; the delta rule (`delta_rule`); a gated norm; the output projection.
 Convolution, gates, norms, state and the rule itself are fp32 whatever the compute dtype.
 
-Between the projections, a row longer than `BLOCK` is walked in blocks of that many positions, and the backward pass
-computes each block anew from its inputs and the state before it. So what the rule needs inside (fp32 q, k, v, the state
-before every chunk, the triangular systems) exists for one block at a time, however long the row is.
+A row longer than `BLOCK` is walked in blocks of that many positions, and the backward pass computes each block anew
+from its part of the layer's input, and the window and state before it. So what the layer needs inside (projections,
+fp32 q, k and v, the state before every chunk, the triangular systems) exists for one block at a time, however long the
+row is.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,8 @@ from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
 
 BLOCK = 1024
 """Positions of a long row handled together."""
+
+_PARAMETERS = ("qkv", "z", "a", "b", "a_log", "dt_bias", "conv", "norm", "out")
 
 
 class Rows(NamedTuple):
@@ -55,21 +58,82 @@ def delta_net(
     Returns:
         Output [B, T, D], and the window and the state after each row's last valid position.
     """
-    mixed_BxTxQ = x_BxTxD @ params["qkv"]
-    padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
     if x_BxTxD.shape[1] > BLOCK:
-        mixed, new_state = _mix_in_blocks(config, params, x_BxTxD, padded, rows, state, rule)
-    else:
-        convolved = _causal_conv(padded, params["conv"], _visible_taps(rows.reset_BxT, config.conv_window))
-        q, k, v = _split_heads(config, convolved)
-        g, beta = _valid_gates(params, x_BxTxD, rows)
-        o, new_state = rule(q, k, v, g, beta, rows.reset_BxT, state)
-        mixed = _gated(config, params, x_BxTxD @ params["z"], o)
-    y = mixed @ params["out"]
+        y, new_state = _in_blocks(config, params, x_BxTxD, rows, window_BxWxQ, state, rule)
+        if rows.count_B is None:
+            return y, window_BxWxQ, new_state
+        return y, _last_inputs(config, params, x_BxTxD, rows.count_B, window_BxWxQ), new_state
+    taps = _visible_taps(rows.reset_BxT, config.conv_window)
+    y, padded, new_state = _layer(config, params, x_BxTxD, rows, taps, window_BxWxQ, state, rule)
     if rows.count_B is None:
         return y, window_BxWxQ, new_state
     take = rows.count_B[:, None] + jnp.arange(config.conv_window)
     return y, jnp.take_along_axis(padded, take[..., None], axis=1).astype(window_BxWxQ.dtype), new_state
+
+
+def _layer(
+    config: Qwen35Config,
+    params: dict[str, Array],
+    x_BxTxD: Array,
+    rows: Rows,
+    visible_taps: Iterable[Array],
+    window_BxWxQ: Array,
+    state: Array,
+    rule: DeltaRule,
+) -> tuple[Array, Array, Array]:
+    """The layer over positions that are handled together: output, the window followed by the conv inputs, state."""
+    mixed_BxTxQ = x_BxTxD @ params["qkv"]
+    padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
+    q, k, v = _split_heads(config, _causal_conv(padded, params["conv"], visible_taps))
+    g, beta = _valid_gates(params, x_BxTxD, rows)
+    o, state = rule(q, k, v, g, beta, rows.reset_BxT, state)
+    return _gated(config, params, x_BxTxD @ params["z"], o) @ params["out"], padded, state
+
+
+def _in_blocks(
+    config: Qwen35Config,
+    params: dict[str, Array],
+    x_BxTxD: Array,
+    rows: Rows,
+    window_BxWxQ: Array,
+    state: Array,
+    rule: DeltaRule,
+) -> tuple[Array, Array]:
+    """The layer over a long row: output and the state after its last position."""
+    batch, length, _ = x_BxTxD.shape
+    blocks, size = -(-length // BLOCK), config.conv_window
+    # They enter in fp32, so that the gradients of all blocks add up in fp32.
+    entering = {name: params[name].astype(jnp.float32) for name in _PARAMETERS}
+
+    def split(x: Array) -> Array:
+        """[B, T, ...] to [blocks, B, BLOCK, ...]; what fills the last block changes no state."""
+        x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - length)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(batch, blocks, BLOCK, *x.shape[2:]), 1, 0)
+
+    def block(carry: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        window, state = carry
+        x, visible, valid, reset = inputs
+        own = {name: leaf.astype(params[name].dtype) for name, leaf in entering.items()}
+        taps = (visible[..., tap] for tap in range(size))
+        y, padded, state = _layer(config, own, x, Rows(valid, reset, None), taps, window, state, rule)
+        return (padded[:, -size:], state), y
+
+    visible = jnp.stack(list(_visible_taps(rows.reset_BxT, size)), axis=-1)
+    inputs = (split(x_BxTxD), split(visible), split(rows.valid_BxT), split(rows.reset_BxT))
+    carry = (window_BxWxQ.astype(x_BxTxD.dtype), state)
+    (_, state), y = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), carry, inputs)
+    return jnp.moveaxis(y, 0, 1).reshape(batch, blocks * BLOCK, -1)[:, :length], state
+
+
+def _last_inputs(
+    config: Qwen35Config, params: dict[str, Array], x_BxTxD: Array, count_B: Array, window_BxWxQ: Array
+) -> Array:
+    """The window after each row's last valid position; that before it fills in where a row has fewer than W."""
+    size = config.conv_window
+    place = count_B[:, None] + jnp.arange(size) - size
+    inputs = jnp.take_along_axis(x_BxTxD, jnp.maximum(place, 0)[..., None], axis=1) @ params["qkv"]
+    before = jnp.take_along_axis(window_BxWxQ, jnp.minimum(place + size, size - 1)[..., None], axis=1)
+    return jnp.where((place >= 0)[..., None], inputs.astype(window_BxWxQ.dtype), before)
 
 
 def delta_net_step(
@@ -85,40 +149,6 @@ def delta_net_step(
     x_Bx1xD, o = x_BxD[:, None], o[:, None]
     y = _gated(config, params, x_Bx1xD @ params["z"], o) @ params["out"]
     return y[:, 0], padded[:, 1:].astype(window_BxWxQ.dtype), state
-
-
-def _mix_in_blocks(
-    config: Qwen35Config,
-    params: dict[str, Array],
-    x_BxTxD: Array,
-    padded: Array,
-    rows: Rows,
-    state: Array,
-    rule: DeltaRule,
-) -> tuple[Array, Array]:
-    """What lies between the projections, for a long row. Returns [B, T, Hv Dv] in the compute dtype, and the state."""
-    batch, length, _ = x_BxTxD.shape
-    blocks, window = -(-length // BLOCK), config.conv_window
-
-    def split(x: Array) -> Array:
-        """[B, T, ...] to [blocks, B, BLOCK, ...]; what fills the last block changes no state."""
-        x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - length)) + ((0, 0),) * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(batch, blocks, BLOCK, *x.shape[2:]), 1, 0)
-
-    def block(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
-        before, here, visible, g, beta, reset, z = inputs
-        taps = (visible[..., tap] for tap in range(window))
-        convolved = _causal_conv(jnp.concatenate([before, here], axis=1), params["conv"], taps)
-        o, state = rule(*_split_heads(config, convolved), g, beta, reset, state)
-        return state, _gated(config, params, z, o)
-
-    visible = jnp.stack(list(_visible_taps(rows.reset_BxT, window)), axis=-1)
-    g, beta = _valid_gates(params, x_BxTxD, rows)
-    here = split(padded[:, window:])
-    before = jnp.concatenate([padded[None, :, :window], here[:-1, :, -window:]])
-    inputs = (before, here, split(visible), split(g), split(beta), split(rows.reset_BxT), split(x_BxTxD @ params["z"]))
-    state, mixed = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), state, inputs)
-    return jnp.moveaxis(mixed, 0, 1).reshape(batch, blocks * BLOCK, -1)[:, :length], state
 
 
 def _visible_taps(reset_BxT: Array, window: int) -> Iterator[Array]:
