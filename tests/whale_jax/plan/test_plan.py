@@ -198,7 +198,7 @@ def test_topology_error_names_the_package(monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the TPU compiler (libtpu) is not installed")
 def test_a_tpu_topology_compiles():
     """In a process of its own: the compiler stays loaded, and logs before it is told not to."""
-    arguments = ["--topology=v5e:2x2", "--step=decode", "--batch=4", "--seq_len=256", f"--model={DEMO}", "--json"]
+    arguments = ["--topology=v5e:2x2", "--step=decode", "--batch=32", "--seq_len=256", f"--model={DEMO}", "--json"]
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-m", "whale_jax.plan", *arguments],

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,8 @@ def result(before: dict[str, float], after: dict[str, float]) -> tuple[Any, Retu
     run = SimpleNamespace(
         config=RunConfig(),
         domain=SimpleNamespace(figures=FIGURES),
-        journal=SimpleNamespace(hash="h"),
+        journal=SimpleNamespace(hash="h", entries=[]),
+        dir=Path("not there"),
         milestones=[initial, returned],
         progress=SimpleNamespace(seconds=1.0),
         rollouts=8,
