@@ -50,6 +50,17 @@ CHIPS = {
 }
 
 
+_COMPILER_ALONE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+"""Without these the compiler asks the cloud's metadata server what machine this is, insists on being alone, and says at
+length that it found no TPU. What it compiles for is named with each topology, whatever stands here."""
+
+
 @dataclass(frozen=True)
 class Topology:
     """The devices of a plan.
@@ -79,9 +90,8 @@ def topology(name: str) -> Topology:
         raise TopologyError(
             f"--topology={name}: say chip and grid such as v5e:4x4 or v5p:2x2x2 (chips: {', '.join(CHIPS)}), or here"
         )
-    # The compiler otherwise asks the cloud's metadata server what machine this is, and insists on being alone.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    for variable, value in _COMPILER_ALONE.items():
+        os.environ.setdefault(variable, value)
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError, ValueError) as error:
