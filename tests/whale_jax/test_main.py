@@ -56,7 +56,7 @@ def test_help_names_every_group(capsys):
         (["--weight_tasks=100000"], "--weight_tasks=100000: the weight split holds"),
         (["--weight_tasks=9", "--prompts_per_step=10"], "--prompts_per_step must be <= --weight_tasks (9)"),
         (["--replicas=1000"], "--replicas=1000: this machine has"),
-        (["--task_dir=/nowhere"], "/nowhere/weight.jsonl: cannot be read"),
+        (["--task_dir=/nowhere"], "/nowhere: no weight tasks: one of weight.jsonl"),
         (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
     ],
 )
