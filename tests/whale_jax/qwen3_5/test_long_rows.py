@@ -135,7 +135,7 @@ def test_the_whole_model_in_blocks(quick_jit, small_blocks, monkeypatch, tiny_co
     ours = quick_jit(model_gradient(tiny_config, tokens, segments, model.Remat.GROUP))(tiny_params)
     monkeypatch.undo()
     theirs = quick_jit(model_gradient(tiny_config, tokens, segments, model.Remat.NONE))(tiny_params)
-    assert_trees_close(ours, theirs, 3e-5)
+    assert_trees_close(ours, theirs, 1e-4)
 
 
 def test_a_remat_policy_recomputes_more_than_the_one_before(tiny_config, tiny_params, tokens, segments):
