@@ -22,8 +22,8 @@ from whale_jax.domains.task import Split
 from whale_jax.domains.verdict import Verdict
 from whale_jax.evaluation import subject
 from whale_jax.evaluation.evaluate import evaluation_from_traces, evaluation_requests
-from whale_jax.evaluation.pairs import require_coverage
 from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
+from whale_jax.run import require_coverage
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Server:
 
     def evaluated(self, traces, tasks, *, samples):
         evaluation = evaluation_from_traces(traces, k=samples, domain_figures={"hit": 0.25})
-        require_coverage(evaluation)
+        require_coverage(evaluation.ledger, "", "repeat it")
         return evaluation
 
     async def close(self):

@@ -75,7 +75,7 @@ def test_step_0_is_the_source_to_the_bit(run_dir, source, tmp_path):
 
 def test_the_returned_pair_in_bf16(run_dir, trained, tmp_path):
     summary = run_dir / "summary.json"
-    summary.write_text(json.dumps({"returned": {"step": STEP}}))
+    summary.write_text(json.dumps({"returned": {"step": STEP, "harness": "0" * 64}}))
     try:
         assert main(["export", f"--run_dir={run_dir}", f"--out={tmp_path / 'out'}", "--dtype=bfloat16"]) == 0
     finally:

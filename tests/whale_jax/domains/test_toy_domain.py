@@ -3,25 +3,20 @@
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-import whale_jax.demo
 from harness_search.contract import Budgets, EndReason, TaskView, check_source
 from harness_search.proposers.edits import check_catalogue
-from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator
+from tests.whale_jax.domains.episodes import roll
 from whale_jax.assemble import scripted_host
 from whale_jax.config import DOMAINS, ConfigError, RunConfig
 from whale_jax.domains.registry import DOMAIN_NAMES, load_domain
 from whale_jax.domains.task import Split, TaskError, check_disjoint
 from whale_jax.main import main
-from whale_jax.qwen3_5.chat import ChatCodec
-from whale_jax.rollout.runner import EpisodeRequest, RolloutLimits, RolloutRunner
-from whale_jax.rollout.trace import Source, Trace
-from whale_jax.serving.driver import Generation, Sampling, Session
+from whale_jax.rollout.trace import Source
 
 NAME = "tests.toy_domain.domain:load"
 FOLDER = Path(__file__).parents[2] / "toy_domain"
@@ -35,19 +30,6 @@ CALL = (
 @pytest.fixture(scope="module")
 def domain():
     return load_domain(NAME)
-
-
-@pytest.fixture(scope="module")
-def codec() -> ChatCodec:
-    return ChatCodec.from_dir(Path(whale_jax.demo.__file__).parent / "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    try:
-        return detect("auto")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 # The domain.
@@ -87,60 +69,6 @@ def test_a_folder_of_its_task_files_is_loaded(tmp_path):
 # Episodes.
 
 
-@dataclass
-class ScriptedDriver:
-    """Gives the scripted replies in order, as ids; control tokens in them are meant."""
-
-    codec: ChatCodec
-    replies: list[str]
-    sessions: list[Session] = field(default_factory=list)
-
-    def open(self) -> Session:
-        self.sessions.append(Session())
-        return self.sessions[-1]
-
-    async def generate(self, session, new_ids, *, max_tokens, sampling, key) -> Generation:
-        special = self.codec.special
-        control = {
-            "</think>": special.think_close,
-            "<tool_call>": special.tool_call_open,
-            "</tool_call>": special.tool_call_close,
-        }
-        ids: list[int] = []
-        for part in re.split("(" + "|".join(control) + ")", self.replies.pop(0)):
-            ids += [control[part]] if part in control else self.codec.encode_text(part)
-        ids.append(special.im_end)
-        return Generation(tuple(ids), (-0.5,) * len(ids), (-0.25,) * len(ids), "stop", 1)
-
-    def close(self, session: Session) -> None:
-        session.closed = True
-
-
-def roll(domain, codec, backend, source: str, task, *replies: str) -> Trace:
-    driver = ScriptedDriver(codec, list(replies))
-
-    async def run() -> list[Trace]:
-        runner = RolloutRunner(
-            driver,  # type: ignore[arg-type]
-            codec,
-            domain,
-            backend,
-            run_seed=0,
-            sampling=Sampling(),
-            thinking=True,
-            concurrency=1,
-            limits=RolloutLimits(window=4_000),
-        )
-        try:
-            return await runner.run_all(source, [EpisodeRequest(task, 0, "test", 0, 0)], budgets=BUDGETS)
-        finally:
-            await runner.close()
-
-    (trace,) = asyncio.run(run())
-    assert driver.replies == []
-    return trace
-
-
 BUDGETS = Budgets(assistant_tokens=2_000, turns=6, tool_calls=6, wall_seconds=60.0)
 
 
@@ -156,7 +84,7 @@ def script(task) -> tuple[str, str]:
 @pytest.mark.parametrize("name", ["h0", "strong"])
 def test_a_whole_episode(domain, codec, backend, name):
     task = domain.tasks(Split.TEST)[0]
-    trace = roll(domain, codec, backend, getattr(domain, name), task, *script(task))
+    trace = roll(domain, codec, backend, getattr(domain, name), task, *script(task), budgets=BUDGETS)
     assert (trace.end, trace.verdict.reward, trace.tool_calls) == (EndReason.ANSWERED, 1, 1), trace.error
     (shown,) = [codec.decode(segment.ids) for segment in trace.segments if segment.source is Source.TOOL]
     assert str(task.reference["answer"]) in shown
@@ -167,13 +95,15 @@ def test_an_edit_makes_the_harness_ask_for_tags(domain, codec, backend):
     task = domain.tasks(Split.TEST)[1]
     call, answer = script(task)
     bare = "x</think>\n\n" + str(task.reference["answer"])
-    trace = roll(domain, codec, backend, domain.h0, task, bare)
+    trace = roll(domain, codec, backend, domain.h0, task, bare, budgets=BUDGETS)
     assert (trace.end, trace.verdict.reward, trace.turns) == (EndReason.FORMAT, 0, 1), trace.error
     (edit,) = [edit for edit in domain.catalogue if edit.name == "ask_for_tags"]
-    trace = roll(domain, codec, backend, edit.apply(domain.h0), task, bare, answer)
+    trace = roll(domain, codec, backend, edit.apply(domain.h0), task, bare, answer, budgets=BUDGETS)
     assert (trace.end, trace.verdict.reward, trace.turns) == (EndReason.ANSWERED, 1, 2), trace.error
     wrong = CALL.format(7, "foot", "inch")
-    trace = roll(domain, codec, backend, domain.strong, task, f"x</think>\n\n{wrong}", call, bare, answer)
+    trace = roll(
+        domain, codec, backend, domain.strong, task, f"x</think>\n\n{wrong}", call, bare, answer, budgets=BUDGETS
+    )
     assert (trace.verdict.reward, trace.tool_calls, trace.turns) == (1, 2, 4), trace.error
 
 

@@ -1,14 +1,9 @@
-"""Whole episodes through runner, episode and sandbox; the model's replies are scripted, ids and all."""
-
-import asyncio
-from dataclasses import dataclass, field
-from pathlib import Path
+"""Whole episodes of puzzles, the model's replies scripted."""
 
 import pytest
 
-import whale_jax.demo
 from harness_search.contract import Budgets, EndReason
-from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
+from tests.whale_jax.domains import episodes
 from tests.whale_jax.domains.chess.positions import PAPER_LINE, TWO_MATES
 from whale_jax.domains.chess import domain
 from whale_jax.domains.chess.behaviour import behaviour
@@ -16,47 +11,9 @@ from whale_jax.domains.chess.prepare import to_row
 from whale_jax.domains.chess.puzzle import Puzzle
 from whale_jax.domains.chess.tasks import parse_row
 from whale_jax.domains.task import Split, Task
-from whale_jax.qwen3_5.chat import ChatCodec
-from whale_jax.rollout.runner import EpisodeRequest, RolloutLimits, RolloutRunner
 from whale_jax.rollout.trace import Source, Trace
-from whale_jax.serving.driver import Generation, Sampling, Session
 
 BUDGETS = Budgets(assistant_tokens=2_000, turns=8, tool_calls=12, wall_seconds=60.0)
-
-
-@dataclass
-class ScriptedDriver:
-    """Gives the scripted replies in order, as ids."""
-
-    codec: ChatCodec
-    replies: list[str]
-    sessions: list[Session] = field(default_factory=list)
-
-    def open(self) -> Session:
-        self.sessions.append(Session())
-        return self.sessions[-1]
-
-    async def generate(self, session, new_ids, *, max_tokens, sampling, key) -> Generation:
-        thinking, _, text = self.replies.pop(0).partition("</think>")
-        special = self.codec.special
-        ids = [*self.codec.encode_text(thinking), special.think_close, *self.codec.encode_text(text), special.im_end]
-        return Generation(tuple(ids), (-0.5,) * len(ids), (-0.25,) * len(ids), "stop", 1)
-
-    def close(self, session: Session) -> None:
-        session.closed = True
-
-
-@pytest.fixture(scope="module")
-def codec() -> ChatCodec:
-    return ChatCodec.from_dir(Path(whale_jax.demo.__file__).parent / "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    try:
-        return detect("auto")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 def task(puzzle: Puzzle) -> Task:
@@ -65,28 +22,8 @@ def task(puzzle: Puzzle) -> Task:
 
 
 def roll(codec, backend, source: str, puzzle: Puzzle, *replies: str, protocol="honest") -> Trace:
-    splits = {split: [] for split in Split}
-    runner = RolloutRunner(
-        ScriptedDriver(codec, list(replies)),  # type: ignore[arg-type]
-        codec,
-        domain.Chess(splits, BUDGETS, "hash"),
-        backend,
-        run_seed=0,
-        sampling=Sampling(),
-        thinking=True,
-        concurrency=1,
-        limits=RolloutLimits(window=4_000),
-        protocol=protocol,
-    )
-
-    async def run() -> list[Trace]:
-        try:
-            return await runner.run_all(source, [EpisodeRequest(task(puzzle), 0, "test", 0, 0)])
-        finally:
-            await runner.close()
-
-    (trace,) = asyncio.run(run())
-    return trace
+    chess = domain.Chess({split: [] for split in Split}, BUDGETS, "hash")
+    return episodes.roll(chess, codec, backend, source, task(puzzle), *replies, budgets=BUDGETS, protocol=protocol)
 
 
 H0, STRONG = (domain._source(name) for name in ("h0.py", "strong.py"))

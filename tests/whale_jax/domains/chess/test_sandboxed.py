@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from harness_search.contract import Budgets, CallRefused, EnvResult, ReplyRef, TaskView
-from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
+from harness_search.sandbox.backends import Backend
 from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker
 from tests.whale_jax.domains.chess.positions import PAPER_LINE
@@ -50,14 +50,6 @@ class Host(ScriptedHost):
 
     def text(self, reply: int) -> str:
         return self._raw[reply].rpartition("</think>")[2].lstrip("\n")
-
-
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    try:
-        return detect("auto")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 def run(source: str, backend: Backend, host: Host) -> EpisodeOutcome:
