@@ -28,7 +28,7 @@ from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.sandbox.worker import HarnessWorker
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
-from whale_jax.config import ConfigError, RunConfig
+from whale_jax.config import ConfigError, RunConfig, TrainingSettings
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, Task, TaskError
@@ -194,16 +194,9 @@ def make_policy(config: RunConfig, parts: Parts, directory: Path, clock: BusyClo
       clock: is told when it is trained.
     """
     training = config.training
-    optimizer = OptimizerSettings(
-        learning_rate=training.learning_rate,
-        b1=training.adam_b1,
-        b2=training.adam_b2,
-        weight_decay=training.weight_decay,
-        clip_norm=training.clip_norm,
-    )
     train_step = ClockedTrainStep(
         parts.initial.config,
-        make_optimizer(optimizer),
+        make_optimizer(optimizer_settings(training)),
         sampling=_sampling(config),
         remat=Remat.of(config.model.remat),
         compute_dtype=jnp.dtype(config.model.compute_dtype),
@@ -212,6 +205,17 @@ def make_policy(config: RunConfig, parts: Parts, directory: Path, clock: BusyClo
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
     return Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)
+
+
+def optimizer_settings(training: TrainingSettings) -> OptimizerSettings:
+    """The optimizer's part of the training settings."""
+    return OptimizerSettings(
+        learning_rate=training.learning_rate,
+        b1=training.adam_b1,
+        b2=training.adam_b2,
+        weight_decay=training.weight_decay,
+        clip_norm=training.clip_norm,
+    )
 
 
 def _sampling(config: RunConfig) -> Sampling:

@@ -17,7 +17,6 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +37,7 @@ from whale_jax.evaluation.probe_run import probe_run
 from whale_jax.evaluation.show import print_episode, print_evaluation
 from whale_jax.evaluation.subject import Subject, read_subject
 from whale_jax.journal import JournalError
-from whale_jax.main import GOES_ON_WHEN_MENDED, use_all_cores
+from whale_jax.main import GOES_ON_WHEN_MENDED, print_errors, use_all_cores
 from whale_jax.pair import Pair
 from whale_jax.report.progress import Progress
 from whale_jax.rundir import remember
@@ -103,13 +102,13 @@ def main(argv: Sequence[str]) -> int:
             print(json.dumps(result))
         return 0
     except (ConfigError, JournalError, HarnessError) as error:
-        _print_errors(error)
+        print_errors(error)
         return 2
     except GOES_ON_WHEN_MENDED as error:
-        _print_errors(error)
+        print_errors(error)
         return 3
     except TrainingDiverged as error:
-        _print_errors(error)
+        print_errors(error)
         return 4
     except KeyboardInterrupt:
         print("interrupted; cells of a matrix that were measured are kept", file=sys.stderr)
@@ -228,8 +227,6 @@ def _serve(subject: Subject, parts: Parts, work: Callable[[PairServer], Awaitabl
     """Does `work` with a running engine."""
 
     async def served(server: PairServer) -> T:
-        # Verifiers run in threads: as many as episodes, so that answers need not queue for a judge.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(subject.config.rollout.concurrency))
         try:
             return await work(server)
         finally:
@@ -253,10 +250,6 @@ async def _show(
         traces.append(trace)
         conversations.append({**trace.to_public_json(codec), "calls": [call.to_json() for call in recorder.calls]})
     return server.evaluated(traces, subject.tasks, samples=samples), conversations
-
-
-def _print_errors(error: Exception) -> None:
-    print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ whose checkpoint is kept. Names, dtypes, metadata and everything that the text m
 checkpoint that the run started from. Exit status: 0 done, 2 refused.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +14,16 @@ import jax
 import jax.numpy as jnp
 from absl import flags as absl_flags
 
-from whale_jax.assemble import checkpoint_directory
+from whale_jax.assemble import checkpoint_directory, optimizer_settings
 from whale_jax.config import ConfigError, RunConfig
+from whale_jax.main import print_errors
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, export_checkpoint, load_checkpoint
+from whale_jax.rundir import read_record, read_returned
 from whale_jax.training.checkpoint import CheckpointError as TrainingCheckpointError
 from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.optimizer import make_optimizer
 from whale_jax.training.step import TrainState
 
 SOURCE_DTYPES = "source"
@@ -47,7 +48,8 @@ def export_run(run_dir: Path, out: Path, *, step: int | None = None, dtype: str 
     """
     settings, weights = _read_config(run_dir / "config.json")
     if step is None:
-        step = _returned_step(run_dir)
+        kept = Checkpoints(run_dir / "checkpoints").steps()
+        step, _ = read_returned(run_dir, f"0 or one of {kept or 'none'}")
     source = checkpoint_directory(settings.model.checkpoint)
     try:
         _, params = load_checkpoint(source)
@@ -65,41 +67,16 @@ def export_run(run_dir: Path, out: Path, *, step: int | None = None, dtype: str 
 
 def _read_config(path: Path) -> tuple[RunConfig, str]:
     """The run's settings, and the SHA-256 of the weights that it started from."""
+    record = read_record(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
         return RunConfig.from_values(record["settings"]), record["inputs"]["weights"]
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --run_dir must name a run directory") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not the settings of a run of this version ({error})") from error
 
 
-def _returned_step(run_dir: Path) -> int:
-    path = run_dir / "summary.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["returned"]["step"]
-    except OSError as error:
-        steps = Checkpoints(run_dir / "checkpoints").steps()
-        raise ConfigError(
-            f"{run_dir}: has no summary.json, so no pair was returned yet; finish the run, or name a --step "
-            f"(0 or one of {steps or 'none'})"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: is damaged ({error}); name a --step") from error
-
-
 def _abstract_state(settings: RunConfig, params: Any) -> TrainState:
     """The shapes of a training state of this run."""
-    training = settings.training
-    optimizer = make_optimizer(
-        OptimizerSettings(
-            learning_rate=training.learning_rate,
-            b1=training.adam_b1,
-            b2=training.adam_b2,
-            weight_decay=training.weight_decay,
-            clip_norm=training.clip_norm,
-        )
-    )
+    optimizer = make_optimizer(optimizer_settings(settings.training))
     shapes = jax.eval_shape(lambda tree: tree, params)
     return TrainState(shapes, jax.eval_shape(optimizer.init, shapes), jax.eval_shape(lambda: jnp.zeros((), jnp.int32)))
 
@@ -135,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
         out = Path(str(values["out"].value))
         step = export_run(Path(str(values["run_dir"].value)), out, step=values["step"].value, dtype=dtype)
     except (absl_flags.Error, ConfigError, CheckpointError, FileExistsError) as error:
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        print_errors(error)
         return 2
     print(f"weights after training step {step} in {out}")
     return 0

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -76,10 +75,10 @@ def main(argv: Sequence[str]) -> int:
             Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
             return _job(config, parts, directory.resolve(), changes)
     except (ConfigError, JournalError) as error:
-        _print_errors(error)
+        print_errors(error)
         return 2
     except OSError as error:  # a full disk
-        _print_errors(error)
+        print_errors(error)
         return 3
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
@@ -107,10 +106,10 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
         progress.say(f"stopped after a {str(stop).replace('_', ' ')}; the same command goes on from here")
         return 0
     except (ArchiveError, HarnessError, JournalError) as error:
-        _print_errors(error)
+        print_errors(error)
         return 2
     except GOES_ON_WHEN_MENDED as error:
-        _print_errors(error)
+        print_errors(error)
         return 3
     except TrainingDiverged as error:
         print(f"error: {error}; the last checkpoint is intact", file=sys.stderr)
@@ -122,13 +121,12 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
         progress.close()
 
 
-def _print_errors(error: Exception) -> None:
+def print_errors(error: Exception) -> None:
+    """Every line of the message, each named an error."""
     print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
 
 
 async def _alternate(run: Run) -> Returned:
-    # Verifiers run in threads: as many as episodes, so that answers need not queue for a judge.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(run.config.rollout.concurrency))
     try:
         return await alternate(run)
     finally:

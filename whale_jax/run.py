@@ -74,6 +74,19 @@ class Milestone:
     selecting_mean: float
 
 
+def require_coverage(ledger: Ledger, where: str, remedy: str) -> None:
+    """Raises InfrastructureError when too many episodes are unscored for a figure that anybody should read.
+
+    Args:
+        where, remedy: what stands before and after the count in the message.
+    """
+    if ledger.unscored > (1 - COVERAGE_FLOOR) * ledger.episodes:
+        raise InfrastructureError(
+            f"{where}{ledger.unscored} of {ledger.episodes} episodes could not be scored, and at least "
+            f"{COVERAGE_FLOOR:.0%} must be; {remedy}"
+        )
+
+
 MakeScratch = Callable[[Path, RunConfig, Schedule], contextlib.AbstractContextManager["Run"]]
 """(directory, settings, schedule) → a run of its own on the same engine, which tells the user nothing."""
 
@@ -235,11 +248,7 @@ class Run:
 
     def require_coverage(self, ledger: Ledger, what: str) -> None:
         """Raises InfrastructureError when too many episodes are unscored."""
-        if ledger.episodes and ledger.unscored > (1 - COVERAGE_FLOOR) * ledger.episodes:
-            raise InfrastructureError(
-                f"{what}: {ledger.unscored} of {ledger.episodes} episodes could not be scored, and at least "
-                f"{COVERAGE_FLOOR:.0%} must be; the run stopped at its last commit and goes on with the same command"
-            )
+        require_coverage(ledger, f"{what}: ", "the run stopped at its last commit and goes on with the same command")
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 

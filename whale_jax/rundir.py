@@ -160,6 +160,27 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def read_returned(directory: Path, steps: str) -> tuple[int, str]:
+    """The training step and the harness's SHA-256 of the pair that a finished run returned.
+
+    Args:
+        steps: what may be named with --step, for messages.
+
+    Raises:
+        ConfigError: no pair was returned yet, or the summary is damaged.
+    """
+    path = directory / "summary.json"
+    try:
+        returned = json.loads(path.read_bytes())["returned"]
+        return returned["step"], returned["harness"]
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: has no summary.json, so no pair was returned yet; finish the run, or name a --step ({steps})"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: is damaged ({error!r}); name a --step") from error
+
+
 def _shown(value: Any) -> str:
     return "unset" if value is None else str(value)
 

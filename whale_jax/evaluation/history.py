@@ -12,7 +12,7 @@ from harness_search.records import Decision
 from whale_jax.config import ConfigError
 from whale_jax.journal import Journal
 from whale_jax.pair import Pair
-from whale_jax.rundir import Inputs
+from whale_jax.rundir import Inputs, read_returned
 
 
 class Made(StrEnum):
@@ -76,7 +76,7 @@ def find_station(stations: Sequence[Station], run_dir: Path, step: str) -> Stati
     if step == "initial":
         return stations[0]
     if step == "returned":
-        return _returned(stations, run_dir / "summary.json")
+        return _returned(stations, run_dir)
     found = [station for station in stations if str(station.pair.step) == step]
     if not found:
         steps = ", ".join(str(number) for number in sorted({station.pair.step for station in stations}))
@@ -141,18 +141,10 @@ def _sources(h0: str, file: str | None, run_dir: Path) -> Iterable[bytes]:
         yield path.read_bytes()
 
 
-def _returned(stations: Sequence[Station], path: Path) -> Station:
-    try:
-        returned = json.loads(path.read_bytes())["returned"]
-        step, harness = returned["step"], returned["harness"]
-    except OSError as error:
-        raise ConfigError(
-            f"{path.parent}: has no summary.json, so no pair was returned yet; finish the run, or name a --step "
-            f"(initial, or one of {', '.join(sorted({str(station.pair.step) for station in stations}))})"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: is damaged ({error!r}); name a --step") from error
+def _returned(stations: Sequence[Station], run_dir: Path) -> Station:
+    steps = ", ".join(sorted({str(station.pair.step) for station in stations}))
+    step, harness = read_returned(run_dir, f"initial, or one of {steps}")
     for station in stations:
         if (station.pair.step, station.pair.harness_hash) == (step, harness):
             return station
-    raise ConfigError(f"{path}: names a pair that is not in the journal beside it; name a --step")
+    raise ConfigError(f"{run_dir}: summary.json names a pair that is not in the journal beside it; name a --step")

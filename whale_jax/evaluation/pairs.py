@@ -15,7 +15,7 @@ from whale_jax.policy import Policy
 from whale_jax.report.busy import BusyClock
 from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
 from whale_jax.rollout.trace import Trace
-from whale_jax.run import COVERAGE_FLOOR, InfrastructureError, cast
+from whale_jax.run import cast, require_coverage
 from whale_jax.serving.driver import Driver
 
 
@@ -62,22 +62,12 @@ class PairServer:
         """What finished episodes on `tasks` come to, the domain's figures included. Raises InfrastructureError."""
         figures = self._parts.domain.behaviour(tasks, traces, self._parts.codec)
         evaluation = evaluation_from_traces(traces, k=samples, domain_figures=figures)
-        require_coverage(evaluation)
+        require_coverage(evaluation.ledger, "", "see the log for what broke, and repeat the command")
         return evaluation
 
     async def close(self) -> None:
         """Ends the warm workers."""
         await self._runner.close()
-
-
-def require_coverage(evaluation: Evaluation) -> None:
-    """Raises InfrastructureError when too many episodes are unscored for a figure that anybody should read."""
-    ledger = evaluation.ledger
-    if ledger.unscored > (1 - COVERAGE_FLOOR) * ledger.episodes:
-        raise InfrastructureError(
-            f"{ledger.unscored} of {ledger.episodes} episodes could not be scored, and at least {COVERAGE_FLOOR:.0%} "
-            "must be; see the log for what broke, and repeat the command"
-        )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from whale_jax.assemble import assemble
@@ -34,8 +33,6 @@ def probe_run(subject: Subject, progress: Progress) -> tuple[Station, Findings]:
     parts = dataclasses.replace(subject.parts, harness=subject.stations[0].pair.harness, schedule=schedule)
 
     async def trials(scratch: Run) -> Findings:
-        # Verifiers run in threads: as many as episodes, so that answers need not queue for a judge.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(subject.config.rollout.concurrency))
         try:
             return await run_trials(scratch, cycle, station.pair)
         finally:

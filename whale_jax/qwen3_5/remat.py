@@ -7,6 +7,8 @@ Per position of a row, with D the hidden size and F the feed-forward size, a lay
     LAYER   its input: D numbers; the layer is run again
     GROUP   a quarter of that: the input of each group of four; its layers are run twice more
 
+What long rows compute anew block by block (`deltanet`, `blockwise`, `feed_forward`) they do under every policy.
+
 Executed work of the layers over 6 x parameters: 1 for NONE and (almost) DOTS, 4/3 for LAYER, 5/3 for GROUP.
 """
 

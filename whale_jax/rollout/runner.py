@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -85,7 +86,8 @@ class RolloutRunner:
     ) -> None:
         """Args:
         backend: the sandbox.
-        concurrency: episodes in flight, over all calls of `run`.
+        concurrency: episodes in flight, over all calls of `run`; as many threads verify, so that answers need not
+            queue for a judge.
         protocol: which column of DESIGN section 12 the verifier follows. `honest`: a reply whose thinking never closed
             has no answer; `paper`: its raw text is searched.
         start_worker: what starts the worker of a harness source, in place of `HarnessWorker.start` on `backend`.
@@ -102,6 +104,7 @@ class RolloutRunner:
         self._limits = limits
         self._protocol: VerifierProtocol = protocol
         self._free = asyncio.Semaphore(concurrency)
+        self._verifiers = ThreadPoolExecutor(concurrency, thread_name_prefix="verifier")
         start = start_worker or partial(HarnessWorker.start, backend=backend, limits=limits.sandbox)
         self._workers = WorkerPool(
             start, idle=limits.idle_workers, attempts=limits.attempts, grace_seconds=limits.grace_seconds
@@ -132,7 +135,8 @@ class RolloutRunner:
         return [trace for _, trace in sorted(numbered, key=lambda item: item[0])]
 
     async def close(self) -> None:
-        """Ends the warm workers."""
+        """Ends the warm workers and the verifiers' threads."""
+        self._verifiers.shutdown(wait=False, cancel_futures=True)
         await self._workers.close()
 
     async def _run(
@@ -250,11 +254,11 @@ class RolloutRunner:
 
     async def _verify(self, task: Task, env: DomainEnv, text: str | None) -> Verdict:
         """The verdict, asked again while it is unscored. In a thread: a verifier may compute, or ask a judge."""
-        verdict = _unscored("not verified")
+        verdict, loop = _unscored("not verified"), asyncio.get_running_loop()
         ask = env.verify if isinstance(env, JudgedEnv) else partial(self._domain.verify, task)
         for _ in range(self._limits.attempts):
             try:
-                verdict = await asyncio.to_thread(ask, text, protocol=self._protocol)
+                verdict = await loop.run_in_executor(self._verifiers, partial(ask, text, protocol=self._protocol))
             except Exception as fault:  # missing data, never a 0
                 _log.exception("task %s: the verifier failed", task.id)
                 verdict = _unscored(f"the verifier failed: {type(fault).__name__}: {fault}")
