@@ -31,10 +31,16 @@ def command(run_dir: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "whale_jax.main", f"--run_dir={run_dir}", *SMALL, *flags]
 
 
+WITHOUT_TORCH = Path(__file__).parents[1] / "without_torch"
+"""A module `torch` that cannot be imported: a run needs none, and tensorboardX loads for seconds what it finds."""
+
+
 def environment(cache: Path) -> dict[str, str]:
     """The environment of a run; compiled programs are kept in `cache`, so that restarts cost seconds."""
+    paths = [str(WITHOUT_TORCH), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -42,11 +48,16 @@ def environment(cache: Path) -> dict[str, str]:
     }
 
 
-def complete(run_dir: Path, cache: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Runs to the end; fails the test with the output if it does not get there."""
+ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+"""Environment of a run with one engine and one training lane: less to start, for tests that start often."""
+
+
+def complete(run_dir: Path, cache: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs to the end, under more environment `variables`; fails the test with the output if it does not get there."""
     done = subprocess.run(
-        command(run_dir, *flags), env=environment(cache), capture_output=True, text=True, timeout=280, check=False
-    )
+        command(run_dir, *flags),
+        env=environment(cache) | variables, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

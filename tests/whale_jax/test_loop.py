@@ -5,32 +5,26 @@ import random
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.whale_jax.demo_run import command, complete, environment, outcome
+from tests.whale_jax.demo_run import ONE_DEVICE, command, complete, environment, outcome
 from whale_jax.journal import Journal
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
 def finished(tmp_path_factory, cache):
-    """An uninterrupted run: its directory, its outcome and how long it took."""
+    """An uninterrupted run: its directory, its outcome and what it printed."""
     run_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    complete(tmp_path_factory.mktemp("runs") / "warm", cache, "--stop_after=weight_phase")
-    started = time.monotonic()
     done = complete(run_dir, cache)
-    return run_dir, outcome(run_dir), time.monotonic() - started, done.stdout
+    return run_dir, outcome(run_dir), done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_leaves_what_it_promises(finished):
-    run_dir, _, _, printed = finished
+    run_dir, _, printed = finished
     kinds = [entry["kind"] for entry in Journal(run_dir / "journal").entries]
     cycle = ["weight", "weight", "evaluation", "search", "search", "evaluation"]
     second = ["weight", "weight", "evaluation", "search", "search", "evaluation"]
@@ -88,7 +82,7 @@ def test_every_step_samples_with_the_weights_that_it_trains(cache, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_same_seed_twice_is_the_same_run(finished, cache, tmp_path):
-    _, expected, _, _ = finished
+    _, expected, _ = finished
     complete(tmp_path / "again", cache, "--seed=0")
     assert outcome(tmp_path / "again") == expected
 
@@ -96,41 +90,67 @@ def test_the_same_seed_twice_is_the_same_run(finished, cache, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_neither_the_driver_nor_the_load_shows_in_a_run(finished, cache, tmp_path):
-    _, expected, _, _ = finished
+    _, expected, _ = finished
     complete(tmp_path / "jetstream", cache, "--rollout_driver=jetstream", "--concurrency=5")
     assert outcome(tmp_path / "jetstream") == expected
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_ten_kills_change_nothing(finished, cache, tmp_path):
-    """SIGKILL at ten random moments; the same command goes on, and the end is that of an uninterrupted run."""
-    _, expected, seconds, _ = finished
-    moments = random.Random(20)
-    kills, runs, entries_at_kill = 0, 0, set()
-    while kills < 10:
-        run_dir = tmp_path / f"run{runs}"
+KILLED = ("--validation_tasks=2", "--validation_samples=1", "--test_tasks=2", "--test_samples=1", "--harness_tasks=2")
+"""Flags of the run that is killed: every kind of entry, and evaluations that are over soon."""
+
+
+def run_through_kills(run_dir, cache, moments, expected):
+    """SIGKILL after each of `moments` (seconds), then the same command again; a run that ended starts anew elsewhere.
+
+    Returns:
+      The number of journal entries at each kill.
+    """
+    entries, runs = [], 0
+    while moments:
+        here = run_dir / str(runs)
         runs += 1
-        while kills < 10 and not (run_dir / "summary.json").exists():
+        while moments and not (here / "summary.json").exists():
             with subprocess.Popen(
-                command(run_dir), env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            ) as process:
+                command(here, *KILLED),
+                env=environment(cache) | ONE_DEVICE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ) as process:  # fmt: skip
                 try:
-                    printed, _ = process.communicate(timeout=moments.uniform(0.1, 1.0) * seconds)
+                    printed, _ = process.communicate(timeout=moments[0])
                     assert process.returncode == 0, printed
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    kills += 1
-                    entries_at_kill.add(len(list((run_dir / "journal").glob("[0-9]*.json"))))
-        complete(run_dir, cache)
-        assert outcome(run_dir) == expected
-    assert len(entries_at_kill) > 2, "the kills all fell into the same part of the run"
+                    moments = moments[1:]
+                    entries.append(len(list((here / "journal").glob("[0-9]*.json"))))
+        complete(here, cache, *KILLED, **ONE_DEVICE)
+        assert outcome(here) == expected
+    return entries
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_kills_change_nothing(cache, tmp_path):
+    """SIGKILL at ten random moments; the same command goes on, and the end is that of an uninterrupted run."""
+    complete(tmp_path / "warm", cache, *KILLED, "--stop_after=weight_phase", **ONE_DEVICE)
+    started = time.monotonic()
+    complete(tmp_path / "uninterrupted", cache, *KILLED, **ONE_DEVICE)
+    seconds = time.monotonic() - started
+    expected = outcome(tmp_path / "uninterrupted")
+    moments = random.Random(20)
+    chains = [[moments.uniform(0.1, 1.0) * seconds for _ in range(5)] for _ in range(2)]
+    with ThreadPoolExecutor(len(chains)) as pool:  # a run keeps about one core busy
+        done = [
+            pool.submit(run_through_kills, tmp_path / f"chain{number}", cache, chain, expected)
+            for number, chain in enumerate(chains)
+        ]
+        entries = [count for chain in done for count in chain.result()]
+    assert len(entries) == 10
+    assert len(set(entries)) > 2, "the kills all fell into the same part of the run"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_finished_run_is_left_as_it_is_and_a_changed_flag_is_refused(finished, cache):
-    run_dir, expected, _, _ = finished
+    run_dir, expected, _ = finished
     metrics, summary = (run_dir / "metrics.jsonl").read_bytes(), (run_dir / "summary.json").read_bytes()
     complete(run_dir, cache, "--slots=4")
     assert outcome(run_dir) == expected
@@ -179,7 +199,7 @@ def test_changed_evidence_is_named(finished, cache, tmp_path, damage, message):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stopping_at_phase_ends_gives_the_same_run(finished, cache, tmp_path):
-    _, expected, _, _ = finished
+    _, expected, _ = finished
     run_dir = tmp_path / "run"
     ends = []
     for _ in range(3):

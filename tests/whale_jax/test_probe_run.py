@@ -22,8 +22,7 @@ PROBE = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_that_probes_ends_the_same_when_it_is_interrupted(tmp_path):
-    cache = tmp_path / "compiled"
+def test_a_run_that_probes_ends_the_same_when_it_is_interrupted(cache, tmp_path):
     complete(tmp_path / "whole", cache, *PROBE)
     complete(tmp_path / "cut", cache, *PROBE, "--stop_after=weight_phase")
     assert not (tmp_path / "cut" / "summary.json").exists()

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,8 @@ def draw(
       training: (rollouts, mean reward) of each training step, drawn faintly.
       phases: shaded spans.
     """
-    figure, axes = plt.subplots(figsize=(8, 4.5), dpi=130, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")
+    axes = figure.subplots()
     named: set[str] = set()
     for span in phases:
         label = {"weights": "weight phase", "search": "search phase"}[span.kind]
@@ -84,4 +82,3 @@ def draw(
     axes.set_title(title, fontsize=10)
     axes.legend(loc="best", fontsize=8, framealpha=0.9)
     figure.savefig(path)
-    plt.close(figure)
