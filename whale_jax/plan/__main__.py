@@ -21,6 +21,7 @@ from whale_jax.plan.programs import Step, Work
 from whale_jax.plan.report import table
 from whale_jax.plan.sizes import SIZES, config_of
 from whale_jax.qwen3_5.config import ConfigError
+from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import AXES, ShardingError
 
 
@@ -37,6 +38,7 @@ def define(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_integer("seq_len", 32_768, "positions of a row, or the room of a slot", lower_bound=1, **own)
     flags.DEFINE_integer("chunk_len", 512, "new tokens per row of an extend step", lower_bound=1, **own)
+    flags.DEFINE_enum_class("remat", Remat.LAYER, Remat, "what the backward pass of training recomputes", **own)
     for axis in AXES:
         flags.DEFINE_integer(axis, None, f"chips along the {axis} axis; name all three or none", lower_bound=1, **own)
     flags.DEFINE_bool("fit", False, "search for the largest batch that fits, in multiples of --batch", **own)
@@ -54,7 +56,7 @@ def run(values: flags.FlagValues) -> int:
         jax.config.update("jax_platforms", "cpu")  # nothing runs, so no accelerator need be taken
     try:
         config = config_of(values.model)
-        work = Work(config, values.step, values.batch, values.seq_len, values.chunk_len)
+        work = Work(config, values.step, values.batch, values.seq_len, values.chunk_len, values.remat)
         where = topology(values.topology)
         if values.fit:
             found = largest_batch(work, where, mesh)

@@ -70,6 +70,7 @@ class Plan:
             "step": work.step.value,
             "batch": work.batch,
             "seq_len": work.seq_len,
+            "remat": work.remat.value,
             "mesh": dict(zip(AXES, self.mesh, strict=True)),
             "fits": self.fits,
             "spare_bytes": self.spare_bytes,

@@ -16,6 +16,7 @@ from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.attention import KEY_BLOCK
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import (
     AXES,
     CACHE_TABLE,
@@ -57,6 +58,7 @@ class Work:
         batch: rows of a training step, or slots.
         seq_len: positions of a row, or the room of a slot.
         chunk_len: new tokens per row of an extend step.
+        remat: what the backward pass of training recomputes.
     """
 
     config: Qwen35Config
@@ -64,6 +66,7 @@ class Work:
     batch: int
     seq_len: int
     chunk_len: int = 512
+    remat: Remat = Remat.LAYER
 
     def __post_init__(self) -> None:
         for name in ("batch", "seq_len", "chunk_len"):
@@ -148,6 +151,7 @@ def _train(work: Work, placement: Placement) -> Planned:
         loss_chunk=LOSS_CHUNK,
         compute_dtype=jnp.bfloat16,
         placement=placement,
+        remat=work.remat,
     )
     params = _bytes_per_chip(_params(work.config, placement, jnp.float32))
     tokens = work.batch // placement.row_shards * work.seq_len

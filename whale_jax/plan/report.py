@@ -2,7 +2,7 @@
 
 from whale_jax.plan.chips import GIB, Topology
 from whale_jax.plan.plan import Plan
-from whale_jax.plan.programs import Work
+from whale_jax.plan.programs import Step, Work
 from whale_jax.qwen3_5.sharding import AXES
 
 
@@ -11,7 +11,8 @@ def table(work: Work, topology: Topology, model: str, plan: Plan) -> str:
     mesh = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, plan.mesh, strict=True))
     chips = len(topology.devices)
     lines = [
-        f"{model} {work.step.value}, batch {work.batch} x {work.seq_len}, {chips} chips ({topology.name}: {mesh})",
+        f"{model} {work.step.value}, batch {work.batch} x {work.seq_len}, {chips} chips ({topology.name}: {mesh})"
+        + (f", remat {work.remat.value}" if work.step is Step.TRAIN else ""),
         _verdict(plan),
         "",
         "memory per chip (GiB)",

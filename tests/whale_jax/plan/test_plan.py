@@ -26,9 +26,9 @@ from whale_jax.qwen3_5.sharding import AXES, ShardingError
 ROOT = Path(__file__).parents[3]
 DEMO = str(ROOT / "whale_jax" / "demo" / "checkpoint")
 KEYS = {
-    "model", "topology", "chips", "step", "batch", "seq_len", "mesh", "fits", "spare_bytes", "bytes_limit",
-    "bytes_per_chip", "model_flops", "executed_flops", "mxu_flops", "hbm_bytes", "floor_hbm_bytes", "collectives",
-    "collective_bytes", "step_seconds_bound", "mfu_bound", "bound_by", "compile_seconds",
+    "model", "topology", "chips", "step", "batch", "seq_len", "remat", "mesh", "fits", "spare_bytes",
+    "bytes_limit", "bytes_per_chip", "model_flops", "executed_flops", "mxu_flops", "hbm_bytes", "floor_hbm_bytes",
+    "collectives", "collective_bytes", "step_seconds_bound", "mfu_bound", "bound_by", "compile_seconds",
 }  # fmt: skip
 
 
@@ -72,6 +72,11 @@ def test_training_step_on_the_devices_present(capsys):
     assert sizes["optimizer"] == 2 * sizes["parameters"] == 2 * sizes["gradients"]
     assert sizes["total"] > 4 * sizes["parameters"]
     assert 1.0 < found["executed_flops"] / found["model_flops"] < 3.0
+    assert found["remat"] == "layer"
+    assert command(f"--model={DEMO}", "--topology=here", "--json", "--batch=2", "--seq_len=64", "--remat=none") == 0
+    keeping = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert keeping["remat"] == "none"
+    assert keeping["executed_flops"] < found["executed_flops"]
 
 
 @pytest.mark.parametrize(
