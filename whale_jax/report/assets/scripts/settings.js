@@ -1,0 +1,13 @@
+/* What a run was told, and what it ran on. */
+
+function facts(object) {
+  return el("dl", { class: "facts" }, Object.entries(object).flatMap(([name, value]) => [el("dt", {}, shown(name)), el("dd", {}, words(value === null ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value)))]));
+}
+
+function settingsView(run) {
+  return [
+    el("section", {}, el("h2", {}, "Settings"), facts(run.settings)),
+    el("section", {}, el("h2", {}, "Inputs, by SHA-256"), facts(run.inputs)),
+    el("section", {}, el("h2", {}, "Environment"), facts(run.environment)),
+  ];
+}
