@@ -32,7 +32,7 @@ class Level(StrEnum):
 def glance(run: RunFiles, archives: Sequence[SearchArchive]) -> dict[str, Any]:
     """`initial`, `latest` (the returned pair, or the best so far), `differences` by split, `account`, `warnings`."""
     points = list(accuracy_points_with_evidence(run))
-    label = run.summary.get("returned", {}).get("label") or _best_so_far(run, points)
+    label = _latest_label(run, points)
     pairs, differences = {}, {}
     for split in ("validation", "test"):
         first, last = (_of(points, split, name) for name in ("initial", label))
@@ -54,7 +54,17 @@ def glance(run: RunFiles, archives: Sequence[SearchArchive]) -> dict[str, Any]:
     }
 
 
-def _best_so_far(run: RunFiles, points: Sequence[Mapping[str, Any]]) -> str:
+def latest(run: RunFiles) -> dict[str, Mapping[str, Any]]:
+    """The evaluations of the returned pair, or of the best so far, by split, with their evidence."""
+    points = list(accuracy_points_with_evidence(run))
+    label = _latest_label(run, points)
+    found = {split: _of(points, split, label) for split in ("validation", "test")}
+    return {split: point for split, point in found.items() if point is not None}
+
+
+def _latest_label(run: RunFiles, points: Sequence[Mapping[str, Any]]) -> str:
+    if run.finished:
+        return run.summary["returned"]["label"]
     split = "test" if run.settings.get("select_on") == "test" else "validation"
     measured = [point for point in points if point["split"] == split]
     return max(measured, key=lambda point: point["mean"])["label"] if measured else "initial"
@@ -115,7 +125,7 @@ def _about_search(archives: Sequence[SearchArchive]) -> Iterator[dict[str, Any]]
                 text = f"{where}: the accepted candidate's search score is {above}"
                 yield _line(Level.CAUTION, text, "trust the confirmation: it chose nothing")
         luck = archive.inflation
-        if not trials and luck is not None and luck["expected"] > LUCK:
+        if not trials and luck is not None and LUCK < luck["expected"] < luck["best_search_score"]:
             points = f"{100 * luck['expected']:.1f} points too high"
             text = f"{where}: the best search score ({100 * luck['best_search_score']:.1f} %) is likely to be {points}"
             yield _line(Level.CAUTION, text, "the best of several noisy scores, with no fresh rollouts to confirm it")

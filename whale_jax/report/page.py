@@ -18,6 +18,7 @@ from typing import Any
 from whale_jax.report.archives import SearchArchive, archive_json, read_archives
 from whale_jax.report.boards import CHUNK as BOARD_CHUNK
 from whale_jax.report.boards import BoardStore, chess_boards
+from whale_jax.report.branches import branches
 from whale_jax.report.comparison import comparison, method
 from whale_jax.report.figures import accuracy, behaviour, budgets, matrices
 from whale_jax.report.glance import glance
@@ -30,8 +31,8 @@ TRAJECTORIES = 10_000
 MEGABYTES = 25.0
 """Largest size of a page, in 10^6 bytes."""
 _SCRIPTS = (
-    "text.js", "data.js", "controls.js", "charts.js", "figures.js", "glance.js", "compare.js", "diff.js", "archive.js",
-    "candidate.js", "conversation.js", "trajectories.js", "settings.js", "main.js",
+    "text.js", "data.js", "controls.js", "charts.js", "figures.js", "glance.js", "compare.js", "branches.js", "diff.js",
+    "archive.js", "candidate.js", "conversation.js", "trajectories.js", "settings.js", "main.js",
 )  # fmt: skip
 _END_OF_SCRIPT = re.compile(r"</script|<!--", re.IGNORECASE)
 
@@ -87,7 +88,7 @@ def make_page(runs: Sequence[RunFiles], *, trajectories: int, megabytes: float, 
     core = {
         "version": 1,
         "runs": [_run_json(run, found) for run, found in zip(runs, archives, strict=True)],
-        "comparison": comparison(runs),
+        "comparison": {**comparison(runs), "branches": branches(runs)},
     }
     limit, most = int(megabytes * 1e6), trajectories
     while True:
@@ -121,6 +122,7 @@ def _assemble(
     blocks = {"core": pack({**core, "trajectories": _trajectories_json(packed, notes, len(store))})}
     for number, one in enumerate(packed):
         blocks |= {f"run-{number}-chunk-{place}": text for place, text in enumerate(one.chunks)}
+    blocks["licences"] = pack(_asset("vendor/LICENSES.txt"))  # whoever passes the page on passes the library on
     boards = store.packed()
     blocks |= {f"boards-{place}": text for place, text in enumerate(boards)}
     html = _html(blocks, title=", ".join(run.name for run in runs), refresh_seconds=refresh_seconds)

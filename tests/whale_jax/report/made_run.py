@@ -160,6 +160,12 @@ class MadeRun:
         self.rollouts += record.rollouts
         self.journal.append("search", {"cycle": cycle, **record.to_json(), "weights": f"{cycle}" * 64, "incoming": "h"})
 
+    def branch_of(self, parent: Path, entry: int) -> None:
+        """Says in config.json that the run left another one after an entry."""
+        path = self.directory / "config.json"
+        fork = {"run_dir": str(parent.resolve()), "entry": entry, "journal": "j" * 64, "steps": []}
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "fork": fork}))
+
     def metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Lines of metrics.jsonl."""
         (self.directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

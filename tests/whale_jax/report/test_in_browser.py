@@ -310,6 +310,20 @@ def test_several_runs_are_compared_and_looked_at_in_turn(browser, tmp_path):
         expect(page.locator("#subtitle")).to_contain_text("stagewise")
 
 
+def test_branches_are_a_tree(browser, tmp_path):
+    parent = two_cycles(tmp_path / "parent")
+    for name, entry in (("near", 3), ("far", 5)):
+        two_cycles(tmp_path / name, settings={**SETTINGS, "schedule": "stagewise"}).branch_of(parent.directory, entry)
+    write_report([tmp_path / name for name in ("parent", "near", "far")], tmp_path / "report.html")
+    with opened(browser, tmp_path / "report.html") as watched:
+        tree = watched.page.locator('figure[data-chart="branches"] .chart[data-ready] svg')
+        labels = tree.locator(".role-mark.mark-text text").all_text_contents()
+        assert labels == ["parent (adaptive)", "near (stagewise)", "far (stagewise)"]
+        rows = watched.page.locator('[data-table="branches-table"] tbody tr')
+        expect(rows.first).to_contain_text("schedule: adaptive → stagewise")
+        expect(rows).to_have_count(2)
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_themes(browser, report, dark):
     with opened(browser, report, dark=dark) as watched:

@@ -9,6 +9,7 @@ from whale_jax.evaluation.evaluate import Evaluation
 from whale_jax.evaluation.matrix import Cells
 from whale_jax.pair import Pair
 from whale_jax.report.archives import read_archives
+from whale_jax.report.branches import branches
 from whale_jax.report.comparison import comparison, method
 from whale_jax.report.figures import accuracy, behaviour, budgets, epoch_tasks, matrices
 from whale_jax.report.glance import glance
@@ -195,3 +196,23 @@ def test_methods_and_schedules_over_seeds(tmp_path):
     assert (schedules["adaptive"]["epochs"], schedules["adaptive"]["iterations"]) == (0.25, 1)
     assert schedules["adaptive"]["reference"] == "stagewise"
     assert (schedules["adaptive"]["passed"], schedules["adaptive"]["passed_runs"]) == (1.0, 2)
+
+
+def test_branches_are_paired_with_the_run_that_they_left(tmp_path):
+    parent = two_cycles(tmp_path / "parent")
+    near = two_cycles(tmp_path / "near", settings={**SETTINGS, "schedule": "stagewise", "run_dir": "x"})
+    near.branch_of(parent.directory, 3)
+    going = MadeRun(tmp_path / "going")
+    going.evaluation("initial", "validation", [[0, 1], [0, 0], [0, 1], [0, 0]])
+    going.branch_of(near.directory, 0)
+    lost = MadeRun(tmp_path / "lost")
+    lost.branch_of(tmp_path / "elsewhere", 9)
+    made = (parent, near, going, lost)
+    first, second, third = branches([read_run(one.directory) for one in made])
+    assert (first["run"], first["parent"], first["from"], first["entry"], first["rollouts"]) == (1, 0, "parent", 3, 30)
+    assert first["changed"] == {"schedule": ["adaptive", "stagewise"]}
+    assert (first["minus_parent"]["test"]["mean"], first["minus_parent"]["test"]["tasks"]) == (0.0, 4)
+    assert (second["parent"], second["rollouts"], second["minus_parent"]["validation"]["mean"]) == (1, 0, -0.625)
+    assert "test" not in second["minus_parent"]
+    assert (third["parent"], third["from"], third["rollouts"], third["minus_parent"]) == (None, "elsewhere", 0, {})
+    assert branches([read_run(parent.directory)]) == []

@@ -14,6 +14,12 @@ function curvesChart(lines) {
 
 const overSeeds = (score) => (score ? `${percent(score.mean)}${score.ci95 ? ` (${interval(score.ci95)})` : ""}` : "–");
 
+/** "The reference is …", once per domain. */
+function references(schedules) {
+  const lines = new Map(schedules.map((row) => [row.domain, row.reference]));
+  return el("p", { class: "count" }, [...lines].map(([domain, reference]) => [words(domain), ": the reference is ", words(reference), ". "]));
+}
+
 function savedTable(columns, rows, file, label) {
   const flat = () => rows.map((row) => Object.fromEntries(Object.entries(row).flatMap(([name, value]) => (value && typeof value === "object" && !Array.isArray(value) ? Object.entries(value).map(([inner, one]) => [`${name}_${inner}`, one]) : [[name, value]]))));
   return el("div", { "data-table": file }, table(columns, rows, { label }), el("div", { class: "saves" }, el("button", { type: "button", on: { click: () => save(`${file}.csv`, csv(flat()), "text/csv") } }, "CSV")));
@@ -48,13 +54,13 @@ function compareView(comparison) {
     { name: "Iterations per phase", number: true, cell: (row) => number(row.iterations, 1) },
     { name: "Rollouts", number: true, cell: (row) => count(row.rollouts) },
     { name: "Validation", number: true, cell: (row) => overSeeds(row.validation) },
-    { name: "Passes the reference after", number: true, cell: (row) => (row.passed === null ? "never" : `${percent(row.passed, 0)}${row.passed_runs < row.runs ? ` (${row.passed_runs} of ${row.runs} runs)` : ""}`) },
-    { name: "Reference", cell: (row) => words(row.reference) },
+    { name: "Reaches it after", number: true, cell: (row) => (row.passed === null ? "never" : `${percent(row.passed, 0)}${row.passed_runs < row.runs ? ` (${row.passed_runs} of ${row.runs} runs)` : ""}`) },
   ];
   return [
     el("section", {}, curvesChart(comparison.runs)),
+    comparison.branches.length ? el("section", {}, el("h2", {}, "Branches"), branchesView(comparison)) : null,
     el("section", {}, el("h2", {}, "Runs"), savedTable(runs, comparison.runs, "runs", "Runs")),
     el("section", {}, el("h2", {}, "Methods"), el("p", { class: "lead" }, "The paper's table 2: score of the returned pair, mean over seeds with Student's 95 % interval where there are several. Finished runs alone."), savedTable(methods, comparison.methods, "methods", "Methods")),
-    el("section", {}, el("h2", {}, "Schedules"), el("p", { class: "lead" }, "The paper's table 3: what each really spent (medians per phase), and after which share of the reference's rollouts it first reached the reference's final validation accuracy."), savedTable(schedules, comparison.schedules, "schedules", "Schedules")),
+    el("section", {}, el("h2", {}, "Schedules"), el("p", { class: "lead" }, "The paper's table 3: what each really spent (medians per phase), and after which share of a reference's rollouts it first reached the reference's final validation accuracy."), references(comparison.schedules), savedTable(schedules, comparison.schedules, "schedules", "Schedules")),
   ];
 }

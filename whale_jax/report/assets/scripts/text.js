@@ -19,7 +19,7 @@ function el(tag, attributes = {}, ...children) {
       node.setAttribute(name, String(value));
     }
   }
-  node.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
