@@ -22,7 +22,7 @@ function segmentNode([source, turn, tokens, finish, text, left]) {
   const kind = ["sampled", "harness", "tool", "prompt"].includes(source) ? source : "prompt";
   const notes = [
     turn === null ? null : `turn ${turn + 1}`,
-    tokens === null ? null : `${count(tokens)} tokens`,
+    tokens === null ? null : many(tokens, "token"),
     finish === null ? null : finish === "stop" ? "ended by itself" : "cut by a limit",
   ].filter(Boolean);
   const host = el("div", { class: "text" });
@@ -40,7 +40,7 @@ function verdictNode(row, trace) {
     ["reason", words(trace.reason ?? "–")],
     ["ended", words(row.end)],
     ["returned", trace.returned ? `chat ${trace.returned[0] + 1}, turn ${trace.returned[1] + 1}` : "no valid reply"],
-    ["effort", `${count(row.turns)} turns, ${count(row.tool_calls)} calls, ${count(row.tokens)} sampled tokens`],
+    ["effort", [many(row.turns, "turn"), many(row.tool_calls, "call"), many(row.tokens, "sampled token")].join(", ")],
   ];
   if (trace.error) entries.push(["error", words(trace.error)]);
   return el("dl", { class: "facts verdict", id: "verdict" }, entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));

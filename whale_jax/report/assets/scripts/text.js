@@ -72,6 +72,7 @@ function longText(host, text, draw = shown) {
 }
 
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
+const many = (number, thing) => `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
 const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
 const signed = (points) => `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)}`;
 
