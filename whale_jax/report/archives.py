@@ -15,7 +15,7 @@ from typing import Any
 from harness_search.inflation import inflation
 from harness_search.scoring import Score
 from whale_jax.evaluation.mean_at_k import Rewards, mean_at_k, paired_difference
-from whale_jax.report.run_files import RunFiles, read_object
+from whale_jax.report.run_files import ReportError, RunFiles, read_object
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,11 @@ class SearchArchive:
 
 
 def read_archives(run: RunFiles) -> list[SearchArchive]:
-    """Every search phase of a run, in order."""
+    """Every search phase of a run, in order.
+
+    Raises:
+        ReportError: scores are damaged.
+    """
     found = []
     for folder in sorted(run.directory.glob("cycle_*/search")):
         cycle = int(folder.parent.name.removeprefix("cycle_"))
@@ -91,14 +95,18 @@ def _candidates(folder: Path) -> Iterator[ArchivedCandidate]:
     for path in sorted(folder.glob("candidates/[0-9]*")):
         if not path.name.isdecimal():
             continue
-        scores = read_object(path / "scores.json")
+        try:
+            scores = read_object(path / "scores.json")
+            score = Score.from_json(scores) if scores else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReportError(f"{path}/scores.json is damaged ({error!r}); restore it from a copy") from error
         yield ArchivedCandidate(
             id=path.name,
             folder=path,
             source=_text(path / "harness.py"),
             proposal=read_object(path / "proposal.json"),
             verdict=read_object(path / "verdict.json"),
-            score=Score.from_json(scores) if scores else None,
+            score=score,
             audit=audits.get(path.name, {}),
         )
 

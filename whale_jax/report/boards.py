@@ -61,8 +61,9 @@ class ChessBoards:
         return self._known[key]
 
 
-def chess_boards(settings: Mapping[str, Any], store: BoardStore) -> tuple[ChessBoards | None, str | None]:
-    """Boards for a run with these settings, or why there are none where there should be."""
+def chess_boards(record: Mapping[str, Any], store: BoardStore) -> tuple[ChessBoards | None, str | None]:
+    """Boards for the run with this config.json, or why there are none where there should be."""
+    settings = record["settings"]
     if settings.get("domain") != "chess":
         return None, None
     try:
@@ -74,4 +75,6 @@ def chess_boards(settings: Mapping[str, Any], store: BoardStore) -> tuple[ChessB
         )
     except (TaskError, ImportError) as error:
         return None, f"no chess boards: {error}"
+    if domain.data_hash != record["inputs"].get("data"):
+        return None, f"no chess boards: the puzzles in {settings.get('task_dir') or 'the demo'} are no longer the run's"
     return ChessBoards(domain, store), None

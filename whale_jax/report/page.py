@@ -116,7 +116,7 @@ def _assemble(
     packed: list[Packed] = []
     notes: list[list[str]] = []
     for run, found in zip(runs, archives, strict=True):
-        draw, why_not = chess_boards(run.settings, store) if most else (None, None)
+        draw, why_not = chess_boards(run.record, store) if most else (None, None)
         packed.append(pack_trajectories(found, most=most // len(runs), boards=draw))
         notes.append([*packed[-1].unreadable, *([why_not] if why_not else [])])
     blocks = {"core": pack({**core, "trajectories": _trajectories_json(packed, notes, len(store))})}

@@ -78,7 +78,7 @@ class RunFiles:
             number = moment.entry["entry"]
             path = self.directory / "evals" / f"{number:06d}.json"
             content = read_object(path)
-            if content:
+            if {"rewards", "behaviour"} <= content.keys():
                 found[number] = {**content, "domain_figures": read_object(path.with_suffix(".behaviour.json"))}
         return found
 

@@ -55,6 +55,8 @@ class MadeRun:
         settings: of config.json.
         tasks: ids of D_harness.
         trace_of: (task id, reward) → public trace.
+        data: hash of the tasks.
+        rollouts: training and search rollouts so far.
         text: a text that the proposer and the run write where they may write anything.
     """
 
@@ -63,11 +65,12 @@ class MadeRun:
     tasks: Sequence[str] = tuple(f"task-{number}" for number in range(6))
     trace_of: Callable[[str, int | None], Trace] = trace
     text: Callable[[str], str] = lambda name: f"the {name}"
+    data: str = "d" * 64
     rollouts: int = 0
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
-        inputs = {"weights": "w" * 64, "harness": sha256(H0.encode()), "data": "d" * 64}
+        inputs = {"weights": "w" * 64, "harness": sha256(H0.encode()), "data": self.data}
         record = {
             "settings": self.settings,
             "inputs": inputs,

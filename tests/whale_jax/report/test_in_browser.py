@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.whale_jax.report.browser import open_browser, opened
 from tests.whale_jax.report.made_run import SETTINGS, MadeRun, trace, two_cycles
-from whale_jax.domains.chess.demo import demo_tasks
+from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split
 from whale_jax.report.page import write_report
 
@@ -179,7 +179,8 @@ def test_trajectories_are_searched_and_read(browser, report):
 
 
 def test_chess_positions_are_boards_move_by_move(browser, tmp_path):
-    puzzles = demo_tasks()[Split.HARNESS][:6]
+    chess = load_domain("chess")
+    puzzles = chess.tasks(Split.HARNESS)[:6]
     moves = {task.id: task.reference["moves"] for task in puzzles}
 
     def played(task, reward):
@@ -187,7 +188,11 @@ def test_chess_positions_are_boards_move_by_move(browser, tmp_path):
         return trace(task, reward, texts=texts)
 
     run = MadeRun(
-        tmp_path / "run", settings={**SETTINGS, "domain": "chess"}, tasks=[task.id for task in puzzles], trace_of=played
+        tmp_path / "run",
+        settings={**SETTINGS, "domain": "chess"},
+        tasks=[task.id for task in puzzles],
+        trace_of=played,
+        data=chess.data_hash,
     )
     run.search(0, {"000": [1] * 6, "001": [0] * 6})
     write_report([run.directory], tmp_path / "report.html")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whale_jax.report.made_run import MadeRun, trace, two_cycles
+from tests.whale_jax.report.made_run import SETTINGS, MadeRun, trace, two_cycles
 from whale_jax.report import page
 from whale_jax.report.__main__ import main, watch
 from whale_jax.report.packing import unpack
@@ -61,6 +61,21 @@ def test_the_data_are_all_there(html):
     assert len(core["trajectories"]["runs"][0]["rows"]) == core["trajectories"]["runs"][0]["found"] == 30
     assert len(block(html, "run-0-chunk-0")) == 30
     assert core["trajectories"]["boards"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task_dir", "why"),
+    [
+        ("nowhere", "no chess boards: nowhere: no weight tasks"),
+        (None, "no chess boards: the puzzles in the demo are no longer"),
+    ],
+)
+def test_boards_that_cannot_be_drawn_are_told_of(tmp_path, task_dir, why):
+    run = MadeRun(tmp_path / "run", settings={**SETTINGS, "domain": "chess", "task_dir": task_dir})
+    run.search(0, {"000": [1] * 6})
+    write_report([run.directory], tmp_path / "report.html")
+    (note,) = block((tmp_path / "report.html").read_text("utf-8"), "core")["trajectories"]["runs"][0]["notes"]
+    assert note.startswith(why)
 
 
 def test_the_same_run_makes_the_same_page(made, tmp_path, html):

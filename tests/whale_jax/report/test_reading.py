@@ -115,6 +115,14 @@ def test_an_unfinished_candidate_is_not_there(tmp_path):
     assert (made.directory / "cycle_000" / "search" / "candidates" / ".tmp-004").exists()
 
 
+def test_damaged_scores_are_named(tmp_path):
+    made = two_cycles(tmp_path / "run")
+    path = made.directory / "cycle_000" / "search" / "candidates" / "001" / "scores.json"
+    path.write_text('{"results": [{}]}')
+    with pytest.raises(ReportError, match=r"candidates/001/scores\.json is damaged"):
+        read_archives(read_run(made.directory))
+
+
 def test_trajectories_are_listed_and_packed_in_order(made):
     packed = pack_trajectories(read_archives(read_run(made)), most=1000)
     assert packed.found == len(packed.rows) == 30

@@ -59,7 +59,7 @@ function boardsNode(frames) {
     const svg = await boardText(frames[at].board);
     if (wanted !== at) return;
     // As an image, an SVG runs no program and loads nothing.
-    image.src = `data:image/svg+xml;base64,${btoa(unescape(encodeURIComponent(svg)))}`;
+    image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
     image.alt = `chess board: ${frames[at].caption}`;
   }
   const step = (event) => {

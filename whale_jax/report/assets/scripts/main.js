@@ -73,8 +73,8 @@ async function start() {
   Object.assign(core, await unpack("core"));
   startControls();
   if (core.runs.length > 1 && !location.hash) history.replaceState(null, "", "#compare");
-  draw();
   applyTheme();
+  draw();
   document.documentElement.dataset.ready = "";
 }
 
