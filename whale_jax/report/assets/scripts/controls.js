@@ -14,13 +14,32 @@ function table(columns, rows, { sort = null, changed = null, row: decorate = nul
     return el("th", attributes, el("button", { type: "button", on: { click: flip } }, column.name));
   });
   const body = rows.map((row) => {
-    const line = el("tr", {}, columns.map((column) => el("td", { class: column.number ? "number" : column.kind ?? null }, column.cell(row))));
+    const line = el(
+      "tr",
+      {},
+      columns.map((column) => el("td", { class: column.number ? "number" : (column.kind ?? null) }, column.cell(row))),
+    );
     if (decorate) decorate(line, row);
     return line;
   });
   const parts = [el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)];
-  if (foot) parts.push(el("tfoot", {}, el("tr", {}, columns.map((column, place) => el("td", { class: column.number ? "number" : null }, foot[place] ?? "")))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? "table" }, el("table", {}, parts));
+  if (foot)
+    parts.push(
+      el(
+        "tfoot",
+        {},
+        el(
+          "tr",
+          {},
+          columns.map((column, place) => el("td", { class: column.number ? "number" : null }, foot[place] ?? "")),
+        ),
+      ),
+    );
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? "table" },
+    el("table", {}, parts),
+  );
 }
 
 /** Rows in the order that `sort` asks for; what has no value comes last. */
@@ -38,7 +57,11 @@ function sorted(rows, columns, sort) {
 
 /** A labelled choice. Options: [value, label]. */
 function choice(label, options, value, changed, id = null) {
-  const select = el("select", { id, on: { change: () => changed(select.value) } }, options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+  const select = el(
+    "select",
+    { id, on: { change: () => changed(select.value) } },
+    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
+  );
   return el("label", {}, `${label} `, select);
 }
 
@@ -52,8 +75,17 @@ function tick(label, value, changed, id = null) {
 function searchField(placeholder, value, changed, id = null) {
   let timer = 0;
   const input = el("input", {
-    type: "search", id, placeholder, "aria-label": placeholder, value,
-    on: { input: () => { clearTimeout(timer); timer = setTimeout(() => changed(input.value), 150); } },
+    type: "search",
+    id,
+    placeholder,
+    "aria-label": placeholder,
+    value,
+    on: {
+      input: () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => changed(input.value), 150);
+      },
+    },
   });
   return input;
 }
@@ -61,6 +93,17 @@ function searchField(placeholder, value, changed, id = null) {
 /** "Page 1 of 3" with buttons; nothing for a single page. */
 function pager(page, pages, go) {
   if (pages <= 1) return null;
-  const step = (by, text) => el("button", { type: "button", disabled: page + by < 0 || page + by >= pages, on: { click: () => go(page + by) } }, text);
-  return el("div", { class: "controls" }, step(-1, "‹ Previous"), el("span", {}, `Page ${page + 1} of ${pages}`), step(1, "Next ›"));
+  const step = (by, text) =>
+    el(
+      "button",
+      { type: "button", disabled: page + by < 0 || page + by >= pages, on: { click: () => go(page + by) } },
+      text,
+    );
+  return el(
+    "div",
+    { class: "controls" },
+    step(-1, "‹ Previous"),
+    el("span", {}, `Page ${page + 1} of ${pages}`),
+    step(1, "Next ›"),
+  );
 }

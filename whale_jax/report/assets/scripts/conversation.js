@@ -28,12 +28,19 @@ function segmentNode([source, turn, tokens, finish, text, left]) {
   const host = el("div", { class: "text" });
   longText(host, text, kind === "sampled" ? sampledText : shown);
   if (left) host.append(el("span", { class: "escape" }, `${count(left)} more characters are not in this page`));
-  const head = el("div", { class: "head" }, el("span", { class: "source" }, shown(source)), notes.map((note) => el("span", {}, note)), el("span", { class: "loss" }, kind === "sampled" ? "in the loss" : "masked"));
+  const head = el(
+    "div",
+    { class: "head" },
+    el("span", { class: "source" }, shown(source)),
+    notes.map((note) => el("span", {}, note)),
+    el("span", { class: "loss" }, kind === "sampled" ? "in the loss" : "masked"),
+  );
   return el("div", { class: `segment ${kind}` }, head, host);
 }
 
 function verdictNode(row, trace) {
-  const [word, kind] = row.reward === null ? ["unscored", "unscored"] : row.reward > 0.5 ? ["right", "right"] : ["wrong", "wrong"];
+  const [word, kind] =
+    row.reward === null ? ["unscored", "unscored"] : row.reward > 0.5 ? ["right", "right"] : ["wrong", "wrong"];
   const entries = [
     ["verdict", el("strong", { class: kind }, word)],
     ["answer", words(trace.answer ?? "none")],
@@ -43,19 +50,33 @@ function verdictNode(row, trace) {
     ["effort", [many(row.turns, "turn"), many(row.tool_calls, "call"), many(row.tokens, "sampled token")].join(", ")],
   ];
   if (trace.error) entries.push(["error", words(trace.error)]);
-  return el("dl", { class: "facts verdict", id: "verdict" }, entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  return el(
+    "dl",
+    { class: "facts verdict", id: "verdict" },
+    entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+  );
 }
 
 /** Boards, move by move; arrow keys step. */
 function boardsNode(frames) {
   if (!frames.length) return null;
   const image = el("img", { alt: "" });
-  const items = frames.map((frame, place) => el("li", {}, el("button", { type: "button", class: "link", on: { click: () => show(place) } }, shown(frame.caption))));
+  const items = frames.map((frame, place) =>
+    el(
+      "li",
+      {},
+      el("button", { type: "button", class: "link", on: { click: () => show(place) } }, shown(frame.caption)),
+    ),
+  );
   let at = 0;
   async function show(place) {
     at = Math.max(0, Math.min(frames.length - 1, place));
     const wanted = at;
-    items.forEach((item, number) => (number === at ? item.firstChild.setAttribute("aria-current", "step") : item.firstChild.removeAttribute("aria-current")));
+    items.forEach((item, number) =>
+      number === at
+        ? item.firstChild.setAttribute("aria-current", "step")
+        : item.firstChild.removeAttribute("aria-current"),
+    );
     const svg = await boardText(frames[at].board);
     if (wanted !== at) return;
     // As an image, an SVG runs no program and loads nothing.
@@ -68,17 +89,36 @@ function boardsNode(frames) {
     show(at + (event.key === "ArrowRight" ? 1 : -1));
   };
   show(0);
-  return el("div", { class: "boards", id: "boards", role: "group", "aria-label": "boards, move by move", on: { keydown: step } }, image, el("div", {}, el("h3", {}, "Move by move"), el("ol", {}, items), el("p", { class: "count" }, "Arrow keys step.")));
+  return el(
+    "div",
+    { class: "boards", id: "boards", role: "group", "aria-label": "boards, move by move", on: { keydown: step } },
+    image,
+    el("div", {}, el("h3", {}, "Move by move"), el("ol", {}, items), el("p", { class: "count" }, "Arrow keys step.")),
+  );
 }
 
 function conversationNode(row, trace) {
   const host = el("div", { class: "conversation", id: "conversation" });
-  const mask = tick("Show where the loss falls", trajectoryState.mask, (on) => {
-    trajectoryState.mask = on;
-    host.classList.toggle("masked", on);
-  }, "loss-mask");
+  const mask = tick(
+    "Show where the loss falls",
+    trajectoryState.mask,
+    (on) => {
+      trajectoryState.mask = on;
+      host.classList.toggle("masked", on);
+    },
+    "loss-mask",
+  );
   host.classList.toggle("masked", trajectoryState.mask);
-  trace.chats.forEach((chat, place) => host.append(...(trace.chats.length > 1 ? [el("h3", {}, `Chat ${place + 1}`)] : []), ...chat.map(segmentNode)));
-  const legend = el("div", { class: "legend" }, el("span", { class: "sampled" }, "sampled by the policy"), el("span", { class: "harness" }, "written by the harness"), el("span", { class: "tool" }, "result of a tool"), el("span", {}, "chat format"));
+  trace.chats.forEach((chat, place) =>
+    host.append(...(trace.chats.length > 1 ? [el("h3", {}, `Chat ${place + 1}`)] : []), ...chat.map(segmentNode)),
+  );
+  const legend = el(
+    "div",
+    { class: "legend" },
+    el("span", { class: "sampled" }, "sampled by the policy"),
+    el("span", { class: "harness" }, "written by the harness"),
+    el("span", { class: "tool" }, "result of a tool"),
+    el("span", {}, "chat format"),
+  );
   return [verdictNode(row, trace), boardsNode(trace.frames), el("div", { class: "controls" }, mask), legend, host];
 }

@@ -69,5 +69,9 @@ function csv(rows) {
     if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [names.map(cell), ...rows.map((row) => names.map((name) => cell(row[name])))].map((line) => line.join(",")).join("\r\n") + "\r\n";
+  return (
+    [names.map(cell), ...rows.map((row) => names.map((name) => cell(row[name])))]
+      .map((line) => line.join(","))
+      .join("\r\n") + "\r\n"
+  );
 }

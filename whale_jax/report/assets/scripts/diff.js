@@ -20,7 +20,10 @@ function middle(a, b) {
   const common = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
-      common[i * width + j] = a[i] === b[j] ? common[(i + 1) * width + j + 1] + 1 : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
+      common[i * width + j] =
+        a[i] === b[j]
+          ? common[(i + 1) * width + j + 1] + 1
+          : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
     }
   }
   const lines = [];
@@ -59,10 +62,21 @@ function diffView(before, after) {
       skipped += 1;
       return;
     }
-    if (skipped) host.append(el("div", { class: "gap" }, el("span", {}, "⋯"), el("span", {}, `${count(skipped)} lines`)));
+    if (skipped)
+      host.append(el("div", { class: "gap" }, el("span", {}, "⋯"), el("span", {}, `${count(skipped)} lines`)));
     skipped = 0;
-    const cut = text.length > LONGEST_LINE ? `${text.slice(0, LONGEST_LINE)} … ${count(text.length - LONGEST_LINE)} more characters` : text;
-    host.append(el("div", { class: { "+": "added", "-": "removed" }[kind] ?? null }, el("span", {}, kind === "-" ? "−" : kind), el("span", {}, shown(cut))));
+    const cut =
+      text.length > LONGEST_LINE
+        ? `${text.slice(0, LONGEST_LINE)} … ${count(text.length - LONGEST_LINE)} more characters`
+        : text;
+    host.append(
+      el(
+        "div",
+        { class: { "+": "added", "-": "removed" }[kind] ?? null },
+        el("span", {}, kind === "-" ? "−" : kind),
+        el("span", {}, shown(cut)),
+      ),
+    );
   });
   return host;
 }

@@ -4,7 +4,14 @@ const state = { run: 0, view: "glance" };
 const currentRun = () => core.runs[state.run];
 
 function views() {
-  const all = [["glance", "At a glance"], ["figures", "Figures"], ["compare", "Runs compared"], ["archive", "Archive"], ["trajectories", "Trajectories"], ["settings", "Settings"]];
+  const all = [
+    ["glance", "At a glance"],
+    ["figures", "Figures"],
+    ["compare", "Runs compared"],
+    ["archive", "Archive"],
+    ["trajectories", "Trajectories"],
+    ["settings", "Settings"],
+  ];
   return all.filter(([name]) => name !== "compare" || core.runs.length > 1);
 }
 
@@ -24,7 +31,13 @@ function drawFrame() {
   document.getElementById("title").replaceChildren(shown(run.name));
   const line = `${run.settings.domain} · ${run.method} · seed ${run.settings.seed} · ${count(run.commits)} commits${run.finished ? "" : " · goes on"}`;
   document.getElementById("subtitle").replaceChildren(shown(line));
-  document.getElementById("nav").replaceChildren(...views().map(([name, label]) => el("a", { href: `#${name}`, "aria-current": name === state.view ? "page" : null }, label)));
+  document
+    .getElementById("nav")
+    .replaceChildren(
+      ...views().map(([name, label]) =>
+        el("a", { href: `#${name}`, "aria-current": name === state.view ? "page" : null }, label),
+      ),
+    );
 }
 
 function draw() {
@@ -37,8 +50,12 @@ function draw() {
   state.view = known ? view : "glance";
   const run = currentRun();
   const makers = {
-    glance: () => glanceView(run), figures: () => figuresView(run), compare: () => compareView(core.comparison),
-    archive: () => archiveView(run, rest.join("/")), trajectories: () => trajectoriesView(run, rest[0]), settings: () => settingsView(run),
+    glance: () => glanceView(run),
+    figures: () => figuresView(run),
+    compare: () => compareView(core.comparison),
+    archive: () => archiveView(run, rest.join("/")),
+    trajectories: () => trajectoriesView(run, rest[0]),
+    settings: () => settingsView(run),
   };
   document.getElementById("tooltip").hidden = true;
   drawFrame();
@@ -78,4 +95,8 @@ async function start() {
   document.documentElement.dataset.ready = "";
 }
 
-start().catch((error) => document.getElementById("main").replaceChildren(el("p", { class: "failure" }, `The report cannot be shown: ${error.message}`)));
+start().catch((error) =>
+  document
+    .getElementById("main")
+    .replaceChildren(el("p", { class: "failure" }, `The report cannot be shown: ${error.message}`)),
+);

@@ -1,7 +1,14 @@
 /* What a run was told, and what it ran on. */
 
 function facts(object) {
-  return el("dl", { class: "facts" }, Object.entries(object).flatMap(([name, value]) => [el("dt", {}, shown(name)), el("dd", {}, words(value === null ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value)))]));
+  return el(
+    "dl",
+    { class: "facts" },
+    Object.entries(object).flatMap(([name, value]) => [
+      el("dt", {}, shown(name)),
+      el("dd", {}, words(value === null ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value))),
+    ]),
+  );
 }
 
 /** The licences of the charting library, a copy of which is in every page. */

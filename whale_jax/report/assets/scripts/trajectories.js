@@ -1,14 +1,40 @@
 /* The list of trajectories, its filters, and the search through their texts. */
 
 const PAGE = 50;
-const trajectoryState = { text: "", inTexts: false, cycle: "all", candidate: "all", verdict: "all", end: "all", sort: { by: null, down: false }, page: 0, mask: false, found: null, search: 0 };
+const trajectoryState = {
+  text: "",
+  inTexts: false,
+  cycle: "all",
+  candidate: "all",
+  verdict: "all",
+  end: "all",
+  sort: { by: null, down: false },
+  page: 0,
+  mask: false,
+  found: null,
+  search: 0,
+};
 
-const VERDICTS = [["all", "all"], ["right", "right"], ["wrong", "wrong"], ["unscored", "unscored"]];
+const VERDICTS = [
+  ["all", "all"],
+  ["right", "right"],
+  ["wrong", "wrong"],
+  ["unscored", "unscored"],
+];
 const verdictOf = (row) => (row.reward === null ? "unscored" : row.reward > 0.5 ? "right" : "wrong");
 
 const trajectoryColumns = [
-  { name: "Task", key: (row) => row.task, kind: "words", cell: (row) => el("a", { href: `#trajectories/${row.row}`, "data-row": row.row }, words(row.task)) },
-  { name: "Candidate", key: (row) => row.cycle * 100000 + Number(row.candidate), cell: (row) => `${row.cycle + 1} / ${row.candidate}` },
+  {
+    name: "Task",
+    key: (row) => row.task,
+    kind: "words",
+    cell: (row) => el("a", { href: `#trajectories/${row.row}`, "data-row": row.row }, words(row.task)),
+  },
+  {
+    name: "Candidate",
+    key: (row) => row.cycle * 100000 + Number(row.candidate),
+    cell: (row) => `${row.cycle + 1} / ${row.candidate}`,
+  },
   { name: "Verdict", key: verdictOf, cell: (row) => el("span", { class: verdictOf(row) }, verdictOf(row)) },
   { name: "Ended", key: (row) => row.end, cell: (row) => words(row.end) },
   { name: "Turns", number: true, key: (row) => row.turns, cell: (row) => count(row.turns) },
@@ -27,7 +53,11 @@ function listed(rows) {
     if (end !== "all" && row.end !== end) return false;
     if (!needle) return true;
     if (inTexts) return found?.has(row.row) ?? false;
-    return [row.task, row.answer, row.reason].some((one) => String(one ?? "").toLowerCase().includes(needle));
+    return [row.task, row.answer, row.reason].some((one) =>
+      String(one ?? "")
+        .toLowerCase()
+        .includes(needle),
+    );
   });
 }
 
@@ -43,9 +73,13 @@ async function searchTexts() {
     const chunk = await unpack(`run-${run}-chunk-${place}`);
     if (mine !== trajectoryState.search || run !== state.run || !document.getElementById("trajectory-list")) return;
     chunk.forEach((trace, offset) => {
-      if (trace.chats.some((chat) => chat.some((segment) => segment[4].toLowerCase().includes(needle)))) trajectoryState.found.add(place * core.trajectories.chunk + offset);
+      if (trace.chats.some((chat) => chat.some((segment) => segment[4].toLowerCase().includes(needle))))
+        trajectoryState.found.add(place * core.trajectories.chunk + offset);
     });
-    if (place % 8 === 7 || place === blocksInAll - 1) drawTrajectories(place + 1 < blocksInAll ? `; looked through ${Math.round((100 * (place + 1)) / blocksInAll)} %` : "");
+    if (place % 8 === 7 || place === blocksInAll - 1)
+      drawTrajectories(
+        place + 1 < blocksInAll ? `; looked through ${Math.round((100 * (place + 1)) / blocksInAll)} %` : "",
+      );
   }
 }
 
@@ -63,7 +97,11 @@ function drawTrajectories(progress = "") {
     drawTrajectories();
   };
   host.replaceChildren(
-    el("p", { class: "count", id: "trajectory-count" }, `${count(wanted.length)} of ${count(rows.length)} trajectories${progress}`),
+    el(
+      "p",
+      { class: "count", id: "trajectory-count" },
+      `${count(wanted.length)} of ${count(rows.length)} trajectories${progress}`,
+    ),
     table(trajectoryColumns, visible, { sort: trajectoryState.sort, changed: () => go(0), label: "Trajectories" }),
     pager(trajectoryState.page, pages, go) ?? "",
   );
@@ -79,16 +117,35 @@ function trajectoryControls(run) {
     if (trajectoryState.inTexts && (name === "text" || name === "inTexts")) searchTexts();
     else drawTrajectories();
   };
-  const options = (name, label = (value) => value) => [["all", "all"], ...distinct(name).map((value) => [String(value), label(value)])];
+  const options = (name, label = (value) => value) => [
+    ["all", "all"],
+    ...distinct(name).map((value) => [String(value), label(value)]),
+  ];
   return el(
-    "div", { class: "controls" },
+    "div",
+    { class: "controls" },
     searchField("Search tasks, answers, reasons", trajectoryState.text, set("text"), "trajectory-search"),
     tick("in the conversations too", trajectoryState.inTexts, set("inTexts"), "trajectory-texts"),
-    choice("Phase", options("cycle", (cycle) => `cycle ${cycle + 1}`), trajectoryState.cycle, set("cycle"), "trajectory-cycle"),
+    choice(
+      "Phase",
+      options("cycle", (cycle) => `cycle ${cycle + 1}`),
+      trajectoryState.cycle,
+      set("cycle"),
+      "trajectory-cycle",
+    ),
     choice("Candidate", options("candidate"), trajectoryState.candidate, set("candidate"), "trajectory-candidate"),
     choice("Verdict", VERDICTS, trajectoryState.verdict, set("verdict"), "trajectory-verdict"),
     choice("Ended", options("end"), trajectoryState.end, set("end"), "trajectory-end"),
-    el("button", { type: "button", on: { click: () => save("trajectories.csv", csv(listed(rows).map(({ row, ...values }) => values)), "text/csv") } }, "CSV"),
+    el(
+      "button",
+      {
+        type: "button",
+        on: {
+          click: () => save("trajectories.csv", csv(listed(rows).map(({ row, ...values }) => values)), "text/csv"),
+        },
+      },
+      "CSV",
+    ),
   );
 }
 
@@ -99,10 +156,23 @@ function trajectoriesView(run, place) {
   const left = listing.found - rows.length;
   const parts = [];
   if (row) parts.push(trajectorySection(row, rows));
-  if (left > 0) parts.push(el("p", { class: "lead" }, `${count(rows.length)} of the run's ${count(listing.found)} trajectories are in this page: the same tasks of every candidate.`));
+  if (left > 0)
+    parts.push(
+      el(
+        "p",
+        { class: "lead" },
+        `${count(rows.length)} of the run's ${count(listing.found)} trajectories are in this page: the same tasks of every candidate.`,
+      ),
+    );
   parts.push(...listing.notes.map((note) => el("p", { class: "lead" }, words(note))));
-  if (!rows.length) return [...parts, el("p", { class: "lead" }, "There are no trajectories here: a run keeps those of its search phases.")];
-  queueMicrotask(() => (trajectoryState.inTexts && trajectoryState.text && !trajectoryState.found ? searchTexts() : drawTrajectories()));
+  if (!rows.length)
+    return [
+      ...parts,
+      el("p", { class: "lead" }, "There are no trajectories here: a run keeps those of its search phases."),
+    ];
+  queueMicrotask(() =>
+    trajectoryState.inTexts && trajectoryState.text && !trajectoryState.found ? searchTexts() : drawTrajectories(),
+  );
   return [...parts, el("section", {}, trajectoryControls(run), el("div", { id: "trajectory-list" }))];
 }
 
@@ -115,9 +185,31 @@ function trajectorySection(row, rows) {
   const step = (by, text) => (rows[row.row + by] ? el("a", { href: `#trajectories/${row.row + by}` }, text) : null);
   const others = rows.filter((one) => one.task === row.task && one.cycle === row.cycle && one.row !== row.row);
   return el(
-    "section", { class: "panel", id: "trajectory" },
-    el("div", { class: "head" }, el("h3", {}, words(row.task), ` under ${row.cycle + 1} / ${row.candidate}`), el("span", {}, step(-1, "‹ Previous"), " ", step(1, "Next ›"), " ", el("a", { href: "#trajectories" }, "Close"))),
-    others.length ? el("p", { class: "count" }, "The same task under ", others.slice(0, 40).map((one) => [el("a", { href: `#trajectories/${one.row}`, class: verdictOf(one), title: verdictOf(one) }, `${one.candidate} ${{ right: "✓", wrong: "✗", unscored: "?" }[verdictOf(one)]}`), " "])) : null,
+    "section",
+    { class: "panel", id: "trajectory" },
+    el(
+      "div",
+      { class: "head" },
+      el("h3", {}, words(row.task), ` under ${row.cycle + 1} / ${row.candidate}`),
+      el("span", {}, step(-1, "‹ Previous"), " ", step(1, "Next ›"), " ", el("a", { href: "#trajectories" }, "Close")),
+    ),
+    others.length
+      ? el(
+          "p",
+          { class: "count" },
+          "The same task under ",
+          others
+            .slice(0, 40)
+            .map((one) => [
+              el(
+                "a",
+                { href: `#trajectories/${one.row}`, class: verdictOf(one), title: verdictOf(one) },
+                `${one.candidate} ${{ right: "✓", wrong: "✗", unscored: "?" }[verdictOf(one)]}`,
+              ),
+              " ",
+            ]),
+        )
+      : null,
     body,
   );
 }
