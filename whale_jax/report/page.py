@@ -32,7 +32,8 @@ MEGABYTES = 25.0
 """Largest size of a page, in 10^6 bytes."""
 _SCRIPTS = (
     "text.js", "data.js", "controls.js", "charts.js", "figures.js", "budgets.js", "glance.js", "compare.js",
-    "branches.js", "diff.js", "archive.js", "candidate.js", "conversation.js", "trajectories.js", "settings.js", "main.js",
+    "branches.js", "diff.js", "archive.js", "candidate.js", "conversation.js", "trajectories.js", "settings.js",
+    "main.js",
 )  # fmt: skip
 _END_OF_SCRIPT = re.compile(r"</script|<!--", re.IGNORECASE)
 
