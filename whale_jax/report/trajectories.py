@@ -70,8 +70,10 @@ def pack_trajectories(archives: Sequence[SearchArchive], *, most: int, boards: B
                 if record["task_id"] not in chosen[archive.cycle]:
                     continue
                 trace = record["trace"]
-                packed.rows.append(_row(archive.cycle, candidate.id, record))
-                waiting.append({**_shown(trace), "frames": boards(trace) if boards else []})
+                row = _row(archive.cycle, candidate.id, record)
+                shown = {**_shown(trace), "frames": boards(trace) if boards else []}
+                packed.rows.append(row)  # only when nothing can fail any more: a row's place says where its trace is
+                waiting.append(shown)
                 if len(waiting) == CHUNK:
                     packed.chunks.append(pack(waiting))
                     waiting = []

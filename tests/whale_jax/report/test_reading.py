@@ -159,6 +159,17 @@ def test_a_damaged_file_of_trajectories_is_named(tmp_path):
     assert "cycle_000/search/candidates/001" in packed.unreadable[0]
 
 
+def test_a_trajectory_that_fails_leaves_the_others_in_their_places(made):
+    def boards(trace):
+        return [] if trace["task_id"] != "task-3" else trace["not there"]
+
+    packed = pack_trajectories(read_archives(read_run(made)), most=1000, boards=boards)
+    shown = [one["chats"][0][1][4] for chunk in packed.chunks for one in unpack(chunk)]
+    assert shown == [f"user\nWhat is {row[COLUMNS.index('task')]}?<|im_end|>" for row in packed.rows]
+    assert len(packed.rows) == 15
+    assert "cannot be read (KeyError: 'not there')" in packed.unreadable[0]
+
+
 def test_long_segments_are_cut_and_say_so(tmp_path):
     run = MadeRun(
         tmp_path / "run", trace_of=lambda task, reward: trace(task, reward, texts=[("tool", "x" * 1_000_000)])
