@@ -87,7 +87,12 @@ function weightSignal(phases, smoothing) {
     axis: { tickMinStep: 1, format: ",d" },
     scale: { nice: false },
   };
-  const y = (field) => ({ field, type: "quantitative", title: "mean reward, %", scale: { zero: true } });
+  const y = (field) => ({
+    field,
+    type: "quantitative",
+    title: "mean reward, %",
+    scale: fromZero(rows.map((row) => row.reward)),
+  });
   return chart({
     title: "What the weight phases looked at",
     note: smoothing
@@ -154,7 +159,12 @@ function searchSignal(phases) {
     axis: { tickMinStep: 1 },
     scale: { nice: false },
   };
-  const y = (field) => ({ field, type: "quantitative", title: "success rate, %", scale: { zero: true } });
+  const y = (field) => ({
+    field,
+    type: "quantitative",
+    title: "success rate, %",
+    scale: fromZero(rows.map((row) => row.best ?? row.score)),
+  });
   return chart({
     title: "What the search phases looked at",
     note: "Dots: candidates. Line: the best score in the archive, which the patience rule looks at. Search scores are too high for having been chosen by.",

@@ -146,6 +146,9 @@ function redrawCharts() {
   for (const one of drawn) drawChart(one);
 }
 
+/** A scale from zero; where everything is zero, one that still has a unit to show. */
+const fromZero = (values) => (values.some((value) => value > 0) ? { zero: true } : { domain: [0, 1] });
+
 /** Encodings that several charts share. */
 const rolloutsAxis = (title = "training and search rollouts") => ({
   field: "rollouts",

@@ -109,7 +109,12 @@ function behaviourCharts(run) {
     const series = ["validation", "test"].filter((split) => rows.some((row) => row.series === split));
     const encoding = () => ({
       x: rolloutsAxis("rollouts"),
-      y: { field: "value", type: "quantitative", title: mean ? "mean" : "share, %", scale: { zero: true } },
+      y: {
+        field: "value",
+        type: "quantitative",
+        title: mean ? "mean" : "share, %",
+        scale: fromZero(rows.map((row) => row.value)),
+      },
       color: {
         field: "series",
         type: "nominal",
