@@ -3,7 +3,7 @@
 #   bash launch/local.sh demo [flags]          the SearchQA demo, flags passed on to whale_jax.main
 #   bash launch/local.sh test [pytest args]    lint, types and the whole test suite
 #   bash launch/local.sh python -m …           anything in the same environment
-# Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
+# Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap; for tests Chromium), it writes in this checkout and in pip's cache alone.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -47,20 +47,25 @@ ensure_environment() {
   if [ "$1" = test ]; then install test --editable "$root[dev]"; fi
 }
 
+# apt_install PACKAGE WHAT: installs a Debian package where this may be done without asking; else fails.
+apt_install() {
+  command -v apt-get >/dev/null 2>&1 || return 1
+  if [ "$(id -u)" = 0 ]; then sudo=; elif sudo -n true 2>/dev/null; then sudo='sudo -n'; else return 1; fi
+  echo "local.sh: installing $1, $2" >&2
+  get="env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1"
+  # shellcheck disable=SC2086 # $sudo is empty or two words, $get is a command line
+  { $sudo $get || { $sudo apt-get update -qq && $sudo $get; }; } >/dev/null 2>&1
+}
+
 ensure_bubblewrap() {
-  if command -v bwrap >/dev/null 2>&1; then return; fi
-  if command -v apt-get >/dev/null 2>&1; then
-    if [ "$(id -u)" = 0 ]; then sudo=; elif sudo -n true 2>/dev/null; then sudo='sudo -n'; else sudo=none; fi
-    if [ "$sudo" != none ]; then
-      echo "local.sh: installing bubblewrap, the sandbox of harness code" >&2
-      # shellcheck disable=SC2086 # $sudo is empty or two words
-      if { $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap ||
-        { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap; }; } >/dev/null 2>&1; then
-        return
-      fi
-    fi
-  fi
+  if command -v bwrap >/dev/null 2>&1 || apt_install bubblewrap "the sandbox of harness code"; then return; fi
   echo "local.sh: bubblewrap is missing (apt-get install bubblewrap); the next sandbox backend is used where the kernel has it" >&2
+}
+
+ensure_chromium() {
+  if command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1; then return; fi
+  if apt_install chromium "the browser in which the report page is tested"; then return; fi
+  echo "local.sh: Chromium is missing (apt-get install chromium); the tests of the report page in a browser are skipped" >&2
 }
 
 [ $# -gt 0 ] || fail "say demo, test, or python …"
@@ -93,6 +98,7 @@ case $what in
   test)
     ensure_environment test
     ensure_bubblewrap
+    ensure_chromium
     cd "$root"
     "$venv/bin/ruff" check --quiet .
     "$venv/bin/ruff" format --check --quiet .

@@ -30,6 +30,7 @@ from whale_jax.domains.task import Split
 from whale_jax.journal import Journal, JournalError
 from whale_jax.qwen3_5.convert import export_checkpoint
 from whale_jax.report import summary as report
+from whale_jax.report.page import write_for_run
 from whale_jax.report.progress import Progress
 from whale_jax.run import InfrastructureError, Run
 from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
@@ -157,6 +158,7 @@ def _finish(run: Run, parts: Parts, result: Returned, warnings: list[str]) -> No
         f"returned pair minus initial pair on test: {100 * difference['mean']:+.1f} points "
         f"(95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
     )
+    write_for_run(run.dir, run.progress.say)
     run.progress.say(f"returned pair in {export}, summary.json and accuracy.png in {run.dir}")
 
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from whale_jax.plan.model_cost import head_weights, layer_weights
-from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.report.busy import BusyClock
+if TYPE_CHECKING:  # a report reads accounts without JAX
+    from whale_jax.qwen3_5.config import Qwen35Config
+    from whale_jax.report.busy import BusyClock
 
 KIND = "account"
 """Kind of the lines in metrics.jsonl."""
@@ -35,6 +35,8 @@ def flops(config: Qwen35Config, *, computed: int, sampled: int, trained: int) ->
         sampled: tokens that were sampled.
         trained: positions of packed rows in use, over all updates.
     """
+    from whale_jax.plan.model_cost import head_weights, layer_weights
+
     layers, head = layer_weights(config), head_weights(config)
     return 2.0 * (computed * layers + sampled * head) + 6.0 * trained * (layers + head)
 

@@ -65,6 +65,11 @@ def episode_frames(puzzle: Puzzle, played: Sequence[str], *, size: int = SIZE) -
 
 def trace_frames(puzzle: Puzzle, trace: PublicTrace, *, size: int = SIZE) -> list[Frame]:
     """The boards of a public trace, as if each of its replies had been handed to `play`: for readers, no score."""
+    return episode_frames(puzzle, trace_moves(puzzle, trace), size=size)
+
+
+def trace_moves(puzzle: Puzzle, trace: PublicTrace) -> list[str]:
+    """The moves of a public trace that `trace_frames` plays, as spelled: episodes with the same ones look the same."""
     game = Game(puzzle)
     played: list[str] = []
     for reply in replies_of(trace):
@@ -72,7 +77,7 @@ def trace_frames(puzzle: Puzzle, trace: PublicTrace, *, size: int = SIZE) -> lis
             game.play(reply.visible)
             if game.problem is None and game.answer is not None:
                 played.append(game.answer)
-    return episode_frames(puzzle, played, size=size)
+    return played
 
 
 def _pushed(board: chess.Board, move: chess.Move, solver: chess.Color, colour: str | None, size: int) -> Frame:

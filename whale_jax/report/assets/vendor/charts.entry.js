@@ -1,0 +1,3 @@
+export {parse, View, Warn} from 'vega';
+export {compile} from 'vega-lite';
+export {expressionInterpreter} from 'vega-interpreter';
