@@ -43,6 +43,7 @@ def test_a_run_leaves_what_it_promises(finished):
     assert (run_dir / "export/checkpoint/model.safetensors").is_file()
     assert (run_dir / "export/harness.py").is_file()
     assert (run_dir / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "returned pair" in (run_dir / "report.html").read_text(encoding="utf-8")
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert {line["kind"] for line in metrics} == {
         "weight", "search", "evaluation_validation", "evaluation_test", "account"
