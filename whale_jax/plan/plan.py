@@ -114,7 +114,7 @@ def plan(work: Work, topology: Topology, mesh: tuple[int, int, int] | None = Non
             )
     seconds = time.perf_counter() - began
     costs = {
-        name: cost_of(hlo.parse(program.as_text() or ""), unknown_trips=planned.unknown_trips)
+        name: cost_of(hlo.parse(program.as_text() or ""), unknown_trips=planned.unknown_trips, kernels=planned.kernels)
         for name, program in compiled.items()
     }
     cost = sum(costs.values(), Cost())
