@@ -209,7 +209,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def _overflow(error: Exception) -> tuple[float, float]:
     """Bytes needed and bytes there are, from the compiler's message; any other error passes on."""
-    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error))
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error)) or re.search(
+        r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", str(error)
+    )
     if found is None:
         raise error
     return float(found[1]) * _UNITS[found[2]], float(found[3]) * _UNITS[found[4]]

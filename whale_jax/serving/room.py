@@ -6,7 +6,7 @@ before others; then the youngest requests are paused. The oldest request always 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from whale_jax.serving.driver import Session
 from whale_jax.serving.engine import Engine
@@ -100,9 +100,13 @@ class SlotRoom:
         request.paused, request.parked = False, None
         return True
 
-    def _unpause_all(self) -> None:
-        """Lets paused requests go on, the oldest first, until pages are short again."""
-        paused = [slot for slot, request in enumerate(self.running) if request is not None and request.paused]
+    def _unpause_all(self, among: Container[int] | None = None) -> None:
+        """Lets paused requests go on, the oldest first, until pages are short again; `among` are the slots that may."""
+        paused = [
+            slot
+            for slot, request in enumerate(self.running)
+            if request is not None and request.paused and (among is None or slot in among)
+        ]
         for slot in sorted(paused, key=lambda slot: self._at(slot).seniority):
             if not self._unpause(slot):
                 return
@@ -118,6 +122,11 @@ class SlotRoom:
         self.engine.clear(slot)
         self._owner[slot] = None
         session.slot = None
+
+    def _idle_sessions(self) -> list[Session]:
+        """Sessions that are in a slot and run no request."""
+        owners = zip(self._owner, self.running, strict=True)
+        return [session for session, request in owners if session is not None and request is None]
 
     def _forget(self, session: Session) -> None:
         """Drops a session's state and how it came about."""

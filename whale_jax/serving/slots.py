@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from whale_jax.serving.checks import check_request
@@ -116,9 +116,13 @@ class SlotTable(SlotRoom):
             if request is not None and request.cancelled:
                 self._release(slot)
 
-    def extend(self) -> None:
-        """One extend step: the next chunk of the R longest waiting requests."""
-        self._unpause_all()
+    def extend(self, among: Container[int] | None = None) -> None:
+        """One extend step: the next chunk of the R longest waiting requests.
+
+        Args:
+          among: of those that are paused, only these slots may go on.
+        """
+        self._unpause_all(among)
         if self._begun:
             self._sample_begun()
             return
@@ -176,7 +180,7 @@ class SlotTable(SlotRoom):
             if not missing:
                 return
             if self.waiting_to_extend():
-                self.extend()
+                self.extend(missing)
             elif not self._decode(missing):
                 for slot in range(self.engine.slots):  # who has its ids makes room for those who wait for pages
                     if slot not in missing and self.running[slot] is not None:
@@ -206,9 +210,8 @@ class SlotTable(SlotRoom):
         self._computing.clear()
         self._begun.clear()
         self._extending.clear()
-        for session in list(self._owner):
-            if session is not None and not session.busy:
-                self._forget(session)
+        for session in self._idle_sessions():
+            self._forget(session)
         for slot, request in running:
             self._start_over(slot, request)
 
@@ -221,9 +224,8 @@ class SlotTable(SlotRoom):
         for slot, request in enumerate(self.running):
             if request is not None:
                 self._pause(slot)
-        for session in list(self._owner):
-            if session is not None and not session.busy:
-                self._move_to_host(session)
+        for session in self._idle_sessions():
+            self._move_to_host(session)
         while self._prefixes is not None and self._prefixes.shrink():
             pass
         self.engine.suspend()
@@ -236,7 +238,7 @@ class SlotTable(SlotRoom):
 
     def _decode(self, budgets: Mapping[int, int]) -> bool:
         """One decode step of the slots that can; False if none can."""
-        self._unpause_all()
+        self._unpause_all(budgets)
         counts = {}
         for slot, budget in budgets.items():
             request = self.running[slot]
