@@ -16,6 +16,7 @@ from absl import app, flags
 
 from whale_jax.plan.chips import CHIPS, TopologyError, topology
 from whale_jax.plan.hlo import HloError
+from whale_jax.plan.live import Spread
 from whale_jax.plan.plan import PlanError, largest_batch, plan
 from whale_jax.plan.programs import Step, Work
 from whale_jax.plan.report import table
@@ -39,6 +40,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seq_len", 32_768, "positions of a row, or the room of a slot", lower_bound=1, **own)
     flags.DEFINE_integer("chunk_len", 512, "new tokens per row of an extend step", lower_bound=1, **own)
     flags.DEFINE_enum_class("remat", Remat.LAYER, Remat, "what the backward pass of training recomputes", **own)
+    flags.DEFINE_enum_class("live", Spread.LONG_TAIL, Spread, "how the live lengths of slots are spread", **own)
+    flags.DEFINE_bool("dense", False, "give every slot pages for its whole room", **own)
     for axis in AXES:
         flags.DEFINE_integer(axis, None, f"chips along the {axis} axis; name all three or none", lower_bound=1, **own)
     flags.DEFINE_bool("fit", False, "search for the largest batch that fits, in multiples of --batch", **own)
@@ -56,7 +59,16 @@ def run(values: flags.FlagValues) -> int:
         jax.config.update("jax_platforms", "cpu")  # nothing runs, so no accelerator need be taken
     try:
         config = config_of(values.model)
-        work = Work(config, values.step, values.batch, values.seq_len, values.chunk_len, values.remat)
+        work = Work(
+            config,
+            values.step,
+            values.batch,
+            values.seq_len,
+            values.chunk_len,
+            remat=values.remat,
+            spread=values.live,
+            dense=values.dense,
+        )
         where = topology(values.topology)
         if values.fit:
             found = largest_batch(work, where, mesh)

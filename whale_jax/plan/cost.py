@@ -39,6 +39,19 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What one call of a kernel does that the program's text does not tell.
+
+    Attributes:
+        hbm_bytes: read of arrays that it reads in part: those operands count with their share of this at most.
+        flops: of its matrix products.
+    """
+
+    hbm_bytes: float
+    flops: float
+
+
+@dataclass(frozen=True)
 class Cost:
     """See the module docstring. `unknown_loops` are the op names of loops that were counted as the caller said."""
 
@@ -80,21 +93,23 @@ class Cost:
         return sum(collective.bytes for collective in self.collectives.values())
 
 
-def cost_of(program: Program, *, unknown_trips: int | None = None) -> Cost:
+def cost_of(program: Program, *, unknown_trips: int | None = None, kernels: Mapping[str, Kernel] | None = None) -> Cost:
     """The cost of one run of `program`.
 
     Args:
         unknown_trips: turns of a loop whose bound is computed from data.
+        kernels: by a part of the op name, kernels that read only a part of two of their operands.
 
     Raises:
         HloError: there is such a loop and `unknown_trips` is None.
     """
-    return _Counter(program, unknown_trips).computation(program.entry, {})
+    return _Counter(program, unknown_trips, kernels or {}).computation(program.entry, {})
 
 
 class _Counter:
-    def __init__(self, program: Program, unknown_trips: int | None) -> None:
+    def __init__(self, program: Program, unknown_trips: int | None, kernels: Mapping[str, Kernel]) -> None:
         self._program = program
+        self._kernels = kernels
         self._unknown_trips = unknown_trips
 
     def computation(self, computation: Computation, known: Known) -> Cost:
@@ -120,6 +135,13 @@ class _Counter:
             called = self._program.computations[instruction.called("calls")[0]]
             inside = self._inside_fusion(called)
             return dataclasses.replace(inside, hbm_bytes=fusion_bytes(self._program, where, instruction))
+        if opcode == "custom-call":
+            for name, kernel in self._kernels.items():
+                if name in (instruction.op_name or ""):
+                    read = moved(where, instruction, at_most=kernel.hbm_bytes / 2)
+                    return Cost(flops=kernel.flops, mxu_flops=kernel.flops, hbm_bytes=read)
+            if declared := re.search(r'"bytes_accessed":"?(\d+)', instruction.attributes):
+                return dataclasses.replace(_work(where, instruction), hbm_bytes=float(declared[1]))
         own = _work(where, instruction)
         return dataclasses.replace(own, hbm_bytes=moved(where, instruction))
 

@@ -82,11 +82,6 @@ def decode_flops(config: Qwen35Config, slots: int, live: float) -> float:
     return weights + attention_flops(config, slots * live) + recurrent_flops(config, slots)
 
 
-def mean_live_length(max_len: int) -> float:
-    """The stated spread of live lengths: slots uniformly between empty and full, so half of the room on average."""
-    return max_len / 2
-
-
 def decode_floor_bytes(
     config: Qwen35Config, slots: int, live: float, *, weight_bytes: int, cache_bytes: int
 ) -> dict[str, float]:

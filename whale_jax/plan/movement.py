@@ -55,11 +55,11 @@ def _group_size(instruction: Instruction) -> int:
     raise HloError(f"{instruction.opcode} {instruction.name}: cannot read its replica_groups")
 
 
-def moved(where: Computation, instruction: Instruction) -> float:
-    """Bytes of main memory read and written by an instruction outside any fusion."""
+def moved(where: Computation, instruction: Instruction, *, at_most: float = math.inf) -> float:
+    """Bytes of main memory read and written by an instruction outside any fusion; `at_most` of each operand."""
     opcode = instruction.opcode
     written = _in_hbm(instruction.shapes)
-    read = [_in_hbm(shapes) for shapes in where.operand_shapes(instruction)]
+    read = [min(_in_hbm(shapes), at_most) for shapes in where.operand_shapes(instruction)]
     if opcode in ("dynamic-slice", "slice", "gather"):
         return written + min(read[0], written)
     if opcode == "dynamic-update-slice":

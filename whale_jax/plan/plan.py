@@ -115,7 +115,7 @@ def plan(work: Work, topology: Topology, mesh: tuple[int, int, int] | None = Non
             )
     seconds = time.perf_counter() - began
     costs = {
-        name: cost_of(hlo.parse(program.as_text() or ""), unknown_trips=planned.unknown_trips)
+        name: cost_of(hlo.parse(program.as_text() or ""), unknown_trips=planned.unknown_trips, kernels=planned.kernels)
         for name, program in compiled.items()
     }
     cost = sum(costs.values(), Cost())
@@ -210,7 +210,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def _overflow(error: Exception) -> tuple[float, float]:
     """Bytes needed and bytes there are, from the compiler's message; any other error passes on."""
-    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error))
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error)) or re.search(
+        r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", str(error)
+    )
     if found is None:
         raise error
     return float(found[1]) * _UNITS[found[2]], float(found[3]) * _UNITS[found[4]]

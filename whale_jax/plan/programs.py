@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -12,9 +12,12 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from whale_jax.plan import model_cost
+from whale_jax.plan.cost import Kernel
+from whale_jax.plan.live import Spread, live_lengths, mean_live_length, pages_in_use
 from whale_jax.qwen3_5 import model
-from whale_jax.qwen3_5.attention import KEY_BLOCK
+from whale_jax.qwen3_5.cache import PAGE
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.paged import kernel_reads
 from whale_jax.qwen3_5.params import Params, param_shapes
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import (
@@ -30,7 +33,7 @@ from whale_jax.qwen3_5.sharding import (
     make_mesh,
 )
 from whale_jax.serving.driver import Sampling
-from whale_jax.serving.sampling import Controls, sample
+from whale_jax.serving.sampling import MAX_STOP_IDS, Controls, sample
 from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
 from whale_jax.training.step import TrainStep
 
@@ -59,6 +62,9 @@ class Work:
         seq_len: positions of a row, or the room of a slot.
         chunk_len: new tokens per row of an extend step.
         remat: what the backward pass of training recomputes.
+        spread: of the live lengths of slots.
+        dense: every slot has pages for its whole room; otherwise a replica has the pages that the live lengths take,
+            and one more for every slot.
     """
 
     config: Qwen35Config
@@ -66,6 +72,8 @@ class Work:
     batch: int
     seq_len: int
     chunk_len: int = 512
+    spread: Spread = Spread.LONG_TAIL
+    dense: bool = False
     remat: Remat = Remat.LAYER
 
     def __post_init__(self) -> None:
@@ -76,7 +84,7 @@ class Work:
     @property
     def model_flops(self) -> float:
         """Of one step on all chips, as `model_cost` defines them; live lengths as it states."""
-        live = model_cost.mean_live_length(self.seq_len)
+        live = mean_live_length(self.spread, self.batch, self.seq_len)
         if self.step is Step.TRAIN:
             return model_cost.train_flops(self.config, self.batch, self.seq_len)
         if self.step is Step.EXTEND:
@@ -93,7 +101,8 @@ class Planned:
         state_bytes: what lives on a chip whichever program runs, by kind.
         argument_kinds: for each program, the kinds of `state_bytes` that are among its arguments.
         unknown_trips: turns of the loops that walk data: the loss walks the tokens that are targets, all of them;
-            serving's attention the blocks of keys up to the longest row's end, taken to be full.
+            serving's attention, where it gathers pages, up to the longest row's end, taken to be full.
+        kernels: by a part of their name, what custom calls move and compute that the program's text does not tell.
         floor_bytes: the least bytes of main memory per chip, where that is defined (decode).
     """
 
@@ -102,6 +111,7 @@ class Planned:
     argument_kinds: Mapping[str, tuple[str, ...]]
     unknown_trips: int | None
     floor_bytes: float | None
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
 
 
 def default_mesh(work: Work, chips: int, hbm_bytes: float | None) -> tuple[int, int, int]:
@@ -126,7 +136,7 @@ def default_mesh(work: Work, chips: int, hbm_bytes: float | None) -> tuple[int, 
     weights = model_cost.parameter_count(work.config) * WEIGHT_BYTES
     for tensor in splits:
         slots = work.batch * tensor // chips
-        cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_cache(work, slots)))
+        cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_cache(work, slots, 1)))
         if hbm_bytes is None or (weights + cache) / tensor <= 0.9 * hbm_bytes:
             return chips // tensor, 1, tensor
     return chips // splits[-1], 1, splits[-1]
@@ -175,13 +185,22 @@ def _serve(work: Work, placement: Placement) -> Planned:
             f"--fsdp={mesh.shape[FSDP]}: serving keeps whole replicas; it must be 1 for --step={work.step}"
         )
     params = _params(config, placement, jnp.bfloat16)
-    cache = jax.tree.map(_placed, _cache(work, work.batch), placement.cache)
+    cache = jax.tree.map(
+        _placed, _cache(work, work.batch // placement.row_shards, placement.row_shards), placement.cache
+    )
     rows = placement.on(PartitionSpec(ROWS))
 
     def per_slot(dtype: Any, *shape: int) -> Any:
         return jax.ShapeDtypeStruct((work.batch, *shape), dtype, sharding=rows)
 
-    controls = Controls(per_slot(jnp.uint32, 2), per_slot(jnp.float32), per_slot(jnp.float32), per_slot(jnp.int32))
+    controls = Controls(
+        per_slot(jnp.uint32, 2),
+        per_slot(jnp.float32),
+        per_slot(jnp.float32),
+        per_slot(jnp.int32),
+        per_slot(jnp.int32, MAX_STOP_IDS),
+        per_slot(jnp.int32),
+    )
     step, tokens = (_decode, per_slot(jnp.int32))
     if work.step is Step.EXTEND:
         step, tokens = _extend, per_slot(jnp.int32, work.chunk_len)
@@ -190,36 +209,40 @@ def _serve(work: Work, placement: Placement) -> Planned:
         hidden, cache = step(config, params, tokens, given, cache)
         return cache, sample(model.unembed(config, params, hidden), cache.length, controls, max_top_k=MAX_TOP_K)
 
-    slots: Any = {name: PartitionSpec(*axes[: axes.index(ROWS) + 1]) for name, axes in CACHE_TABLE.items()}
-    slots = model.Cache(**slots)
+    parts: Any = {
+        name: PartitionSpec(*(axis if axis == ROWS else None for axis in axes)) for name, axes in CACHE_TABLE.items()
+    }
+    parts = model.Cache(**parts)
     of_row = PartitionSpec(ROWS)
     run = jax.shard_map(
         replica,
         mesh=mesh,
-        in_specs=(PartitionSpec(), slots, of_row, of_row, of_row),
-        out_specs=(slots, of_row),
+        in_specs=(PartitionSpec(), parts, of_row, of_row, of_row),
+        out_specs=(parts, of_row),
         axis_names={DATA, FSDP} if mesh.shape[TENSOR] > 1 else set(AXES),
         check_vma=False,
     )
 
     given = per_slot(jnp.int32 if work.step is Step.EXTEND else jnp.bool_)
-    floor = None
+    lengths = live_lengths(work.spread, work.batch // placement.row_shards, work.seq_len)
+    floor, kernels = None, {}
     if work.step is Step.DECODE:
         tensor = mesh.shape[TENSOR]
         by_kind = model_cost.decode_floor_bytes(
-            config,
-            work.batch // placement.row_shards,
-            model_cost.mean_live_length(work.seq_len),
-            weight_bytes=WEIGHT_BYTES,
-            cache_bytes=CACHE_BYTES,
+            config, len(lengths), sum(lengths) / len(lengths), weight_bytes=WEIGHT_BYTES, cache_bytes=CACHE_BYTES
         )
         floor = sum(by_kind.values()) / tensor
+        per_position = 2 * config.num_kv_heads * config.head_dim * CACHE_BYTES
+        positions = sum(kernel_reads(length + 1, -(-work.seq_len // PAGE), PAGE) for length in lengths)
+        flops = model_cost.attention_flops(config, sum(lengths)) / config.num_groups
+        kernels["paged_attention"] = Kernel(positions * per_position / tensor, flops / tensor)
     return Planned(
         lowered={work.step.value: jax.jit(run, donate_argnums=1).lower(params, cache, tokens, given, controls)},
         state_bytes={"parameters": _bytes_per_chip(params), "cache": _bytes_per_chip(cache)},
         argument_kinds={work.step.value: ("parameters", "cache")},
-        unknown_trips=-(-work.seq_len // KEY_BLOCK),
+        unknown_trips=-(-work.seq_len // PAGE),
         floor_bytes=floor,
+        kernels=kernels,
     )
 
 
@@ -247,8 +270,15 @@ def _params(config: Qwen35Config, placement: Placement, dtype: Any) -> Any:
     )
 
 
-def _cache(work: Work, slots: int) -> Any:
-    return jax.eval_shape(lambda: model.init_cache(work.config, slots, work.seq_len, jnp.bfloat16))
+def _cache(work: Work, slots: int, replicas: int) -> Any:
+    """Shapes of the caches of `replicas` side by side, `slots` each."""
+    size = min(PAGE, work.seq_len)
+    count = slots * -(-work.seq_len // size)
+    if not work.dense:
+        count = min(count, pages_in_use(live_lengths(work.spread, slots, work.seq_len), size) + slots)
+    return jax.eval_shape(
+        lambda: model.init_cache(work.config, slots * replicas, work.seq_len, jnp.bfloat16, page_count=count * replicas)
+    )
 
 
 def _placed(leaf: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -17,9 +17,6 @@ from whale_jax.qwen3_5.layers import rms_norm, rotate
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
 """Queries handled together: few enough for their scores to stay in a core's cache, and the unrolled code short."""
 
-KEY_BLOCK = 128
-"""Keys of a cache that are read together."""
-
 _LONGEST_UNROLLED = 1024
 """Positions of a row up to which a few large blocks are faster than a scan over many small ones."""
 
@@ -57,39 +54,6 @@ def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK
         "bgrtk,bkgh->btgrh", weights.astype(v_BxKxKhxH.dtype), v_BxKxKhxH, preferred_element_type=jnp.float32
     )
     return attended.reshape(batch, length, heads, size)
-
-
-def attend_cache(q_BxTxNxH: Array, k_GxBxKhxSxH: Array, v_GxBxKhxSxH: Array, group: Array, last_BxT: Array) -> Array:
-    """softmax(q k^T / sqrt(H)) v over the positions 0..`last_BxT` of one group's cache. Returns [B, T, N, H] in fp32.
-
-    Blocks of keys up to the longest row's last position are read, the dead part of the cache is not. A block in which
-    a row sees nothing leaves that row's sums as they are, bit for bit, so a row never depends on its neighbours.
-    """
-    batch, length, heads, size = q_BxTxNxH.shape
-    kv_heads, room = k_GxBxKhxSxH.shape[2:4]
-    block = min(KEY_BLOCK, room)
-    q = q_BxTxNxH.reshape(batch, length, kv_heads, heads // kv_heads, size) * size**-0.5
-
-    def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        largest, total, attended = carry
-        start = jnp.minimum(number * block, room - block)  # the last block may overlap the one before it
-        corner, shape = (group, 0, 0, start, 0), (1, batch, kv_heads, block, size)
-        k = jax.lax.dynamic_slice(k_GxBxKhxSxH, corner, shape)[0]
-        v = jax.lax.dynamic_slice(v_GxBxKhxSxH, corner, shape)[0]
-        position = start + jnp.arange(block)
-        visible = (position >= number * block) & (position <= last_BxT[..., None])
-        scores = jnp.einsum("btgrh,bgkh->bgrtk", q, k, preferred_element_type=jnp.float32)
-        scores = jnp.where(visible[:, None, None], scores, MASKED)
-        new_largest = jnp.maximum(largest, scores.max(axis=-1))
-        weights = jnp.exp(scores - new_largest[..., None])
-        kept = jnp.exp(largest - new_largest)
-        added = jnp.einsum("bgrtk,bgkh->bgrth", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
-        return new_largest, total * kept + weights.sum(axis=-1), attended * kept[..., None] + added
-
-    grid = (batch, kv_heads, heads // kv_heads, length)
-    empty = (jnp.full(grid, MASKED), jnp.zeros(grid), jnp.zeros((*grid, size)))
-    _, total, attended = jax.lax.fori_loop(0, last_BxT.max() // block + 1, add, empty)
-    return jnp.moveaxis(attended / total[..., None], 3, 1).reshape(batch, length, heads, size)
 
 
 def packed_attention(q_BxTxNxH: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, segment_ids_BxT: Array) -> Array:

@@ -49,6 +49,12 @@ class DeltaRule(Protocol):
     ) -> tuple[Array, Array]: ...
 
 
+class RecurrentRule(Protocol):
+    """One position of the rule, as `recurrent_delta_rule`; `state` may be more than that of one layer."""
+
+    def __call__(self, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, /) -> tuple[Array, Array]: ...
+
+
 def recurrent_delta_rule(
     q_BxHkxDk: Array, k_BxHkxDk: Array, v_BxHvxDv: Array, g_BxHv: Array, beta_BxHv: Array, state: Array
 ) -> tuple[Array, Array]:

@@ -17,11 +17,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.delta_rule import DeltaRule, chunked_delta_rule, recurrent_delta_rule
+from whale_jax.qwen3_5.delta_rule import DeltaRule, RecurrentRule, chunked_delta_rule, recurrent_delta_rule
 from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
 
 BLOCK = 1024
 """Positions of a long row handled together."""
+
+_KERNEL_LANES = 128
+"""The TPU kernel works on head sizes that are multiples of this."""
 
 _PARAMETERS = ("qkv", "z", "a", "b", "a_log", "dt_bias", "conv", "norm", "out")
 
@@ -137,18 +140,55 @@ def _last_inputs(
 
 
 def delta_net_step(
-    config: Qwen35Config, params: dict[str, Array], x_BxD: Array, window_BxWxQ: Array, state: Array
+    config: Qwen35Config,
+    params: dict[str, Array],
+    x_BxD: Array,
+    window_BxWxQ: Array,
+    state: Array,
+    *,
+    rule: RecurrentRule = recurrent_delta_rule,
 ) -> tuple[Array, Array, Array]:
-    """The whole layer for one position per row. Returns output [B, D], window and state."""
+    """The whole layer for one position per row. Returns output [B, D], window and state.
+
+    Args:
+        state: what `rule` takes for it.
+        rule: one position of the delta rule.
+    """
     mixed_BxQ = x_BxD @ params["qkv"]
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxQ.dtype), mixed_BxQ[:, None]], axis=1)
     convolved = jax.nn.silu(jnp.sum(padded * params["conv"], axis=1))
     q, k, v = _split_heads(config, convolved[:, None])
     g, beta = _gates(params, x_BxD[:, None])
-    o, state = recurrent_delta_rule(q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], state)
-    x_Bx1xD, o = x_BxD[:, None], o[:, None]
-    y = _gated(config, params, x_Bx1xD @ params["z"], o) @ params["out"]
-    return y[:, 0], padded[:, 1:].astype(window_BxWxQ.dtype), state
+    o, state = rule(q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], state)
+    y = _gated(config, params, x_BxD @ params["z"], o) @ params["out"]
+    return y, padded[:, 1:].astype(window_BxWxQ.dtype), state
+
+
+def recurrent_rule_at(layer: Array, active_B: Array) -> RecurrentRule:
+    """One position of the delta rule on the states [Y, B, Hv, Dk, Dv] of Y layers, of which one changes in place.
+
+    The state of a row that is not active stays as it is, bit for bit.
+    """
+
+    def plain(q: Array, k: Array, v: Array, g: Array, beta: Array, states: Array) -> tuple[Array, Array]:
+        before = jax.lax.dynamic_index_in_dim(states, layer, keepdims=False)
+        o, after = recurrent_delta_rule(q, k, v, g, beta, before)
+        kept = jnp.where(active_B[:, None, None, None], after, before)
+        return o, jax.lax.dynamic_update_index_in_dim(states, kept, layer, 0)
+
+    def kernel(q: Array, k: Array, v: Array, g: Array, beta: Array, states: Array) -> tuple[Array, Array]:
+        from whale_jax.qwen3_5.recurrent_kernel import recurrent_step  # Pallas needs a second to import
+
+        repeats = v.shape[1] // k.shape[1]
+        q, k = (jnp.repeat(t, repeats, axis=1) for t in (q, k))
+        return recurrent_step(q, k, v, jnp.exp(g), beta, active_B, states, layer)
+
+    def rule(q: Array, k: Array, v: Array, g: Array, beta: Array, states: Array) -> tuple[Array, Array]:
+        if states.shape[-1] % _KERNEL_LANES or states.shape[-2] % _KERNEL_LANES:
+            return plain(q, k, v, g, beta, states)
+        return jax.lax.platform_dependent(q, k, v, g, beta, states, tpu=kernel, default=plain)
+
+    return rule
 
 
 def _visible_taps(reset_BxT: Array, window: int) -> Iterator[Array]:
@@ -198,7 +238,7 @@ def _valid_gates(params: dict[str, Array], x_BxTxD: Array, rows: Rows) -> tuple[
     return jnp.where(rows.valid_BxT[..., None], g, 0.0), jnp.where(rows.valid_BxT[..., None], beta, 0.0)
 
 
-def _gated(config: Qwen35Config, params: dict[str, Array], z_BxTxZ: Array, o: Array) -> Array:
-    """The output norm of `o` [B, T, Hv, Dv], gated by z: [B, T, Hv Dv] in z's dtype."""
-    y = gated_rms_norm(o, z_BxTxZ.reshape(o.shape), params["norm"], config.rms_eps)
-    return y.reshape(z_BxTxZ.shape).astype(z_BxTxZ.dtype)
+def _gated(config: Qwen35Config, params: dict[str, Array], z: Array, o: Array) -> Array:
+    """The output norm of `o` [..., Hv, Dv], gated by z [..., Hv Dv]: like z."""
+    y = gated_rms_norm(o, z.reshape(o.shape), params["norm"], config.rms_eps)
+    return y.reshape(z.shape).astype(z.dtype)

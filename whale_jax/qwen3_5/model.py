@@ -4,19 +4,19 @@ Layers repeat linear, linear, linear, full; parameters are stacked over groups o
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from whale_jax.qwen3_5.attention import attend_cache, gated_output, packed_attention, project
+from whale_jax.qwen3_5.attention import gated_output, packed_attention, project
 from whale_jax.qwen3_5.cache import Cache, init_cache
-from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step
+from whale_jax.qwen3_5.config import LINEAR_PER_GROUP, Qwen35Config
+from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step, recurrent_rule_at
 from whale_jax.qwen3_5.feed_forward import feed_forward
 from whale_jax.qwen3_5.layers import rms_norm, rotary_angles
+from whale_jax.qwen3_5.paged import attend_pages, pages_of, write_pages
 from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params
 from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
 from whale_jax.qwen3_5.sharding import Placement
@@ -125,35 +125,32 @@ def extend(
 
     Args:
         tokens_BxC: int32 ids; those at or beyond the count are ignored.
-        count_B: int32 in 0..C. The caller sees to it that length + count <= S.
+        count_B: int32 in 0..C. The caller sees to it that the row has pages for length + count positions.
 
     Returns:
         Hidden states after the final norm [B, C, D] (meaningless at or beyond the count), and the cache.
     """
     params = cast_params(params, compute_dtype)
-    batch, width = tokens_BxC.shape
-    offset = jnp.arange(width)
+    offset = jnp.arange(tokens_BxC.shape[1])
     valid = offset < count_B[:, None]
     rows = Rows(valid_BxT=valid, reset_BxT=jnp.zeros_like(valid), count_B=count_B)
     position = cache.length[:, None] + offset
     cos, sin = rotary_angles(config, position)
-    write_at = jnp.where(valid, position, cache.k.shape[3])  # out of bounds: dropped
     last = jnp.where(valid, position, 0)
-    row = jnp.arange(batch)[:, None]
     touched = count_B > 0
 
-    def linear_layer(x: Array, inputs: tuple[dict[str, Array], Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        layer, window, state = inputs
+    def linear_layer(layer: dict[str, Array], index: Array, x: Array, conv: Array, states: Array) -> _Linear:
+        window, state = _at(conv, index), _at(states, index)
         normed = rms_norm(x, layer["input_norm"], config.rms_eps)
         mixed, new_window, new_state = delta_net(config, layer, normed, rows, window, state)
-        kept = (_where_rows(touched, new_window, window), _where_rows(touched, new_state, state))
-        return _add_feed_forward(config, layer, x + mixed), kept
+        conv = _put(conv, index, _where_rows(touched, new_window, window))
+        states = _put(states, index, _where_rows(touched, new_state, state))
+        return _add_feed_forward(config, layer, x + mixed), conv, states
 
     def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
         q, new_k, new_v, gate = project(config, layer, x, cos, sin)
-        k = k.at[group, row, :, write_at].set(new_k.astype(k.dtype), mode="drop")
-        v = v.at[group, row, :, write_at].set(new_v.astype(v.dtype), mode="drop")
-        return gated_output(layer, attend_cache(q, k, v, group, last), gate), k, v
+        k, v = write_pages(cache, group, k, v, new_k, new_v, count_B)
+        return gated_output(layer, attend_pages(q, k, v, pages_of(cache, group), last), gate), k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_BxC], cache, linear_layer, attention)
     return hidden, cache._replace(length=cache.length + count_B)
@@ -178,26 +175,29 @@ def decode(
         Hidden states after the final norm [B, D] (meaningless for inactive rows), and the cache.
     """
     params = cast_params(params, compute_dtype)
-    cos, sin = rotary_angles(config, cache.length[:, None])
-    write_at = jnp.where(active_B, cache.length, cache.k.shape[3])
-    last = jnp.where(active_B, cache.length, 0)[:, None]
-    row = jnp.arange(tokens_B.shape[0])
+    last_Bx1 = jnp.where(active_B, cache.length, 0)[:, None]
+    cos, sin = rotary_angles(config, cache.length[None])
 
-    def linear_layer(x: Array, inputs: tuple[dict[str, Array], Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        layer, window, state = inputs
+    def linear_layer(layer: dict[str, Array], index: Array, x: Array, conv: Array, states: Array) -> _Linear:
+        window, rule = _at(conv, index), recurrent_rule_at(index, active_B)
         normed = rms_norm(x, layer["input_norm"], config.rms_eps)
-        mixed, new_window, new_state = delta_net_step(config, layer, normed, window, state)
-        kept = (_where_rows(active_B, new_window, window), _where_rows(active_B, new_state, state))
-        return _add_feed_forward(config, layer, x + mixed), kept
+        mixed, new_window, states = delta_net_step(config, layer, normed, window, states, rule=rule)
+        conv = _put(conv, index, _where_rows(active_B, new_window, window))
+        return _add_feed_forward(config, layer, x + mixed), conv, states
 
     def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
-        q, new_k, new_v, gate = project(config, layer, x[:, None], cos, sin)
-        k = k.at[group, row, :, write_at].set(new_k[:, 0].astype(k.dtype), mode="drop")
-        v = v.at[group, row, :, write_at].set(new_v[:, 0].astype(v.dtype), mode="drop")
-        return gated_output(layer, attend_cache(q, k, v, group, last), gate)[:, 0], k, v
+        # The rows as positions of one: their products with a matrix are then plain ones.
+        *projected, gate = project(config, layer, x[None], cos, sin)
+        q, new_k, new_v = (jnp.swapaxes(each, 0, 1) for each in projected)
+        k, v = write_pages(cache, group, k, v, new_k, new_v, active_B)
+        return gated_output(layer, attend_pages(q, k, v, pages_of(cache, group), last_Bx1), gate[0]), k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_B], cache, linear_layer, attention)
     return hidden, cache._replace(length=cache.length + active_B.astype(jnp.int32))
+
+
+_Linear = tuple[Array, Array, Array]
+"""x, and the conv windows and states of all linear layers."""
 
 
 def _run_groups(
@@ -205,28 +205,50 @@ def _run_groups(
     params: Params,
     x: Array,
     cache: Cache,
-    linear_layer: Callable[[Array, tuple[Any, ...]], tuple[Array, tuple[Array, Array]]],
+    linear_layer: Callable[[dict[str, Array], Array, Array, Array, Array], _Linear],
     attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
 ) -> tuple[Array, Cache]:
-    """Scans the groups with a cache. k and v are carried whole, so that XLA updates them in place.
+    """Walks the layers with a cache. What is kept is carried whole and updated in place, and a layer's parameters are
+    looked up where they are used: as inputs of nested scans, each would be copied once for its group.
 
     Args:
-        linear_layer: (x, (parameters, window, state)) to (x, (window, state)).
+        linear_layer: (parameters, layer index, x, conv windows and states of all linear layers) to the last three.
         attention: (parameters, normed x, all k, all v, group index) to (output, all k, all v).
     """
+    linear = jax.tree.map(_layers_in_a_row, params["linear"])
 
-    def group(carry: tuple[Array, Array, Array], inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        x, k, v = carry
-        layers, conv, state, index = inputs
-        x, (conv, state) = jax.lax.scan(linear_layer, x, (layers["linear"], conv, state))
-        full = layers["full"]
-        mixed, k, v = attention(full, rms_norm(x, full["input_norm"], config.rms_eps), k, v, index)
-        return (_add_feed_forward(config, full, x + mixed), k, v), (conv, state)
+    def layer_of(stacked: dict[str, Array], index: Array) -> dict[str, Array]:
+        return {name: _at(leaf, index) for name, leaf in stacked.items()}
 
-    layers = {"linear": params["linear"], "full": params["full"]}
-    inputs = (layers, cache.conv, cache.state, jnp.arange(config.num_groups))
-    (x, k, v), (conv, state) = jax.lax.scan(group, (x, cache.k, cache.v), inputs)
-    return rms_norm(x, params["final_norm"], config.rms_eps), cache._replace(k=k, v=v, conv=conv, state=state)
+    def group(number: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        x, k, v, *kept = carry
+
+        def linear_at(offset: Array, carry: _Linear) -> _Linear:
+            index = number * LINEAR_PER_GROUP + offset
+            return linear_layer(layer_of(linear, index), index, *carry)
+
+        x, *kept = jax.lax.fori_loop(0, LINEAR_PER_GROUP, linear_at, (x, *kept))
+        full = layer_of(params["full"], number)
+        mixed, k, v = attention(full, rms_norm(x, full["input_norm"], config.rms_eps), k, v, number)
+        return _add_feed_forward(config, full, x + mixed), k, v, *kept
+
+    carry = (x, cache.k, cache.v, _layers_in_a_row(cache.conv), _layers_in_a_row(cache.state))
+    x, k, v, conv, state = jax.lax.fori_loop(0, config.num_groups, group, carry)
+    kept = cache._replace(k=k, v=v, conv=conv.reshape(cache.conv.shape), state=state.reshape(cache.state.shape))
+    return rms_norm(x, params["final_norm"], config.rms_eps), kept
+
+
+def _layers_in_a_row(stacked: Array) -> Array:
+    """[G, L, ...] to [G L, ...]."""
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+
+def _at(stacked: Array, index: Array) -> Array:
+    return jax.lax.dynamic_index_in_dim(stacked, index, keepdims=False)
+
+
+def _put(stacked: Array, index: Array, new: Array) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(stacked, new, index, 0)
 
 
 def _add_feed_forward(config: Qwen35Config, layer: dict[str, Array], x: Array) -> Array:

@@ -91,13 +91,14 @@ def param_specs(config: Qwen35Config) -> dict[str, Any]:
 
 
 CACHE_TABLE: Mapping[str, tuple[Any, ...]] = {
-    "k": (None, ROWS, TENSOR, None, None),  # [G, B, Kh, S, H]
-    "v": (None, ROWS, TENSOR, None, None),  # [G, B, Kh, S, H]
+    "k": (TENSOR, ROWS, None, None),  # [Kh, G P, Z, H]
+    "v": (TENSOR, ROWS, None, None),  # [Kh, G P, Z, H]
     "conv": (None, None, ROWS, None, TENSOR),  # [G, L, B, W, Q]
     "state": (None, None, ROWS, TENSOR, None, None),  # [G, L, B, Hv, Dk, Dv]
     "length": (ROWS,),  # [B]
+    "pages": (ROWS, None),  # [B, n]
 }
-"""Where a serving cache lives: slots over `data` and `fsdp`, heads over `tensor`."""
+"""Where a serving cache lives: slots and their pages over `data` and `fsdp`, heads over `tensor`."""
 
 
 def check(config: Qwen35Config, mesh: Mesh, *, rows: int | None = None) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 if TYPE_CHECKING:
-    from whale_jax.serving.engine import Engine, RowState
+    from whale_jax.serving.engine import Engine
 
 Finish = Literal["stop", "length"]
 DriverName = Literal["scheduler", "jetstream"]
@@ -33,11 +33,24 @@ class DriverStopped(ServingError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one request samples. `temperature` 0 is greedy; `top_k` may not exceed the engine's `max_top_k`."""
+    """How one request samples.
+
+    Attributes:
+      temperature: 0 is greedy.
+      top_p: share of the probability that is kept after top-k.
+      top_k: most likely tokens kept; may not exceed the engine's `max_top_k`.
+      min_tokens: before so many sampled ids, no stop id is sampled and no stop string ends the reply.
+      stop_ids: ids that end the reply beside the engine's; the one that did stays in the ids.
+      stop_strings: texts that end the reply once they are in it, wherever they begin and end among the tokens. All
+        sampled ids stay. Such a request samples one id per look of the host, so that its state never runs ahead.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 20
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -46,6 +59,10 @@ class Sampling:
             raise ValueError(f"Sampling.top_p must be in (0, 1], got {self.top_p}")
         if self.top_k < 1:
             raise ValueError(f"Sampling.top_k must be >= 1, got {self.top_k}")
+        if self.min_tokens < 0:
+            raise ValueError(f"Sampling.min_tokens must be >= 0, got {self.min_tokens}")
+        if "" in self.stop_strings:
+            raise ValueError("Sampling.stop_strings must not be empty")
 
 
 @dataclass(frozen=True)
@@ -58,8 +75,9 @@ class Generation:
         applied and renormalised); 0 for greedy sampling.
       model_logprobs: log-probability of each id under the model itself (temperature 1, the whole vocabulary): what a
         trainer's log-softmax gives for the same ids.
-      finish: "stop" if the last id is a stop id, "length" if `max_tokens` or the context ended the reply.
-      weight_version: version of the weights that sampled every id.
+      finish: "stop" if a stop id or a stop string ended the reply, "length" if `max_tokens` or the context did.
+      weight_version: version of the weights that sampled the last id.
+      weight_versions: the same for every id; they differ where the weights were replaced under way.
     """
 
     ids: tuple[int, ...]
@@ -67,6 +85,7 @@ class Generation:
     model_logprobs: tuple[float, ...]
     finish: Finish
     weight_version: int
+    weight_versions: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -77,8 +96,9 @@ class Session:
       ids: every id so far, extensions and sampled ids in order.
       consumed: how many of `ids` the kept state has seen. The last sampled id waits outside the state and goes first in
         the next extension.
+      pieces: how the state came about: the sizes of the chunks that entered it, those of sampled ids being negative.
+        A state that is lost is computed again by the same pieces, and so to the same bits.
       slot: the engine slot that holds the state, if it is on the device.
-      state: the state in host memory, if it was moved there.
       version: version of the weights that computed the state.
       busy: a request is in flight.
       closed: no further request is accepted: closed by the caller, or a request on it failed or was cancelled.
@@ -86,8 +106,8 @@ class Session:
 
     ids: list[int] = field(default_factory=list)
     consumed: int = 0
+    pieces: list[int] = field(default_factory=list)
     slot: int | None = None
-    state: RowState | None = None
     version: int = 0
     busy: bool = False
     closed: bool = False
@@ -160,7 +180,7 @@ def make_driver(name: DriverName, *engines: Engine) -> Driver:
     if len(engines) != 1:
         from whale_jax.serving.replicas import Replicas
 
-        return Replicas([make_driver(name, engine) for engine in engines])
+        return Replicas([make_driver(name, engine) for engine in engines], [engine.device for engine in engines])
     engine = engines[0]
     if name == "scheduler":
         from whale_jax.serving.scheduler import RolloutScheduler

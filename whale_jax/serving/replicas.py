@@ -13,15 +13,26 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from whale_jax.serving.driver import Driver, Generation, Sampling, Session
+from whale_jax.serving.weights import WeightSwap
 
 
 class Replicas:
     """`Driver` over drivers; a new session goes to the one with the fewest open ones."""
 
-    def __init__(self, drivers: Sequence[Driver]) -> None:
+    def __init__(self, drivers: Sequence[Driver], devices: Sequence[Any] = ()) -> None:
+        """Starts nothing.
+
+        Args:
+          drivers: one per replica.
+          devices: where each lives. If they are all different, new weights reach them by one jitted step.
+
+        Raises:
+          ValueError: no driver.
+        """
         if not drivers:
             raise ValueError("Replicas: at least one driver is needed")
         self._drivers = list(drivers)
+        self._swap = WeightSwap(devices, lambda: None) if len(set(devices)) == len(drivers) else None
         self._homes: dict[Session, int] = {}
         self._open = [0] * len(self._drivers)
         self._running: ExitStack | None = None
@@ -70,8 +81,9 @@ class Replicas:
             self._drivers[home].close(session)
 
     def set_weights(self, params: Any, version: int) -> None:
-        for driver in self._drivers:
-            driver.set_weights(params, version)
+        copies = [params] * len(self._drivers) if self._swap is None else self._swap(params)
+        for driver, copy in zip(self._drivers, copies, strict=True):
+            driver.set_weights(copy, version)
 
     def stats(self) -> dict[str, int]:
         total: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Rows of the model's cache: gathered for an extend step, and moved to host memory and back.
+"""Rows of the model's cache: gathered for an extend step, kept beside their slot, and moved to host memory and back.
 
-Rows are cut out and put back by slices, each a plain copy of memory, rather than by gather and scatter.
-Letters: R rows, C chunk, S max_len, G layer groups, B slots.
+Rows and pages are cut out and put back by slices, each a plain copy of memory in place, rather than by gather and
+scatter. Letters: R rows, G layer groups, P pages, Z positions of a page, M pages moved together.
 """
 
 from __future__ import annotations
@@ -14,127 +14,130 @@ import numpy as np
 
 from whale_jax.qwen3_5.model import Cache
 
-_BATCH_AXIS = {"k": 1, "v": 1, "conv": 2, "state": 2, "length": 0}
-_LENGTH_AXIS = 3  # of k and v
+_ROW_AXIS = {"conv": 2, "state": 2, "length": 0}
 
 
 class RowState(NamedTuple):
-    """One sequence's state. In host memory k and v hold `length` positions, on the device max_len."""
+    """One sequence's state in host memory, as long as its sequence."""
 
-    k: Any  # [G,Kh,S,H]
-    v: Any  # [G,Kh,S,H]
-    conv: Any  # [G,3,W,C]
-    state: Any  # [G,3,Hv,Dk,Dv] float32
-    length: Any  # int32 scalar
+    k: np.ndarray  # [Kh,G,n,Z,H]
+    v: np.ndarray  # [Kh,G,n,Z,H]
+    conv: np.ndarray  # [G,L,W,Q]
+    state: np.ndarray  # [G,L,Hv,Dk,Dv] float32
+    length: int
+    hidden: np.ndarray | None = None  # [D]
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.k, self.v, self.conv, self.state, self.hidden)
+        return sum(array.nbytes for array in arrays if array is not None)
 
 
-def read_row(cache: Cache, slot: jax.Array) -> RowState:
-    """The state in one slot, k and v in full."""
-    return RowState(
-        **{
-            name: jax.lax.dynamic_index_in_dim(getattr(cache, name), slot, axis, keepdims=False)
-            for name, axis in _BATCH_AXIS.items()
-        }
+class Kept(NamedTuple):
+    """One sequence's state on the device, beside the slots: its pages are held, and written by nobody."""
+
+    pages: tuple[int, ...]
+    conv: jax.Array  # [G,L,W,Q]
+    state: jax.Array  # [G,L,Hv,Dk,Dv] float32
+    length: int
+    hidden: jax.Array | None = None
+    """[D] after the final norm at the last position, where the next token may have to be sampled from it."""
+
+
+def read_row(cache: Cache, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Conv windows and recurrent states of one slot."""
+    return (
+        jax.lax.dynamic_index_in_dim(cache.conv, slot, 2, keepdims=False),
+        jax.lax.dynamic_index_in_dim(cache.state, slot, 2, keepdims=False),
     )
 
 
-def write_row(cache: Cache, slot: jax.Array, state: RowState) -> Cache:
-    """The cache with one slot replaced."""
+def write_row(cache: Cache, slot: jax.Array, conv: jax.Array, state: jax.Array, length: jax.Array) -> Cache:
+    """The cache with one slot's row replaced; its pages are not touched."""
+    new = {"conv": conv, "state": state, "length": length}
     return cache._replace(
         **{
-            name: jax.lax.dynamic_update_index_in_dim(getattr(cache, name), getattr(state, name), slot, axis)
-            for name, axis in _BATCH_AXIS.items()
+            name: jax.lax.dynamic_update_index_in_dim(getattr(cache, name), new[name], slot, axis)
+            for name, axis in _ROW_AXIS.items()
         }
     )
+
+
+def read_pages(cache: Cache, page_M: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """k and v [Kh, G, M, Z, H] of pages, those of an index out of bounds being any."""
+
+    def read(array: jax.Array) -> jax.Array:
+        by_group = _by_group(cache, array)
+        parts = [jax.lax.dynamic_slice_in_dim(by_group, page, 1, 2) for page in page_M]
+        return jnp.concatenate(parts, axis=2)
+
+    return read(cache.k), read(cache.v)
+
+
+def write_pages(cache: Cache, page_M: jax.Array, k: jax.Array, v: jax.Array) -> Cache:
+    """The cache with pages replaced; an index out of bounds is left out."""
+
+    def write(array: jax.Array, new: jax.Array) -> jax.Array:
+        by_group = _by_group(cache, array)
+        for index, page in enumerate(page_M):
+            old = jax.lax.dynamic_slice_in_dim(by_group, page, 1, 2)
+            part = jnp.where(page < cache.page_count, new[:, :, index : index + 1], old)
+            by_group = jax.lax.dynamic_update_slice_in_dim(by_group, part, page, 2)
+        return by_group.reshape(array.shape)
+
+    return cache._replace(k=write(cache.k, k), v=write(cache.v, v))
+
+
+def copy_page(cache: Cache, source: jax.Array, target: jax.Array) -> Cache:
+    """The cache with one page copied over another."""
+
+    def copy(array: jax.Array) -> jax.Array:
+        by_group = _by_group(cache, array)
+        part = jax.lax.dynamic_slice_in_dim(by_group, source, 1, 2)
+        return jax.lax.dynamic_update_slice_in_dim(by_group, part, target, 2).reshape(array.shape)
+
+    return cache._replace(k=copy(cache.k), v=copy(cache.v))
 
 
 def rows_of(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array) -> Cache:
-    """A cache of R rows, copies of the given slots; fresh ones start empty.
-
-    Keys and values of a fresh row are left as they are: no position at or past `length` is ever attended to.
-    """
+    """A cache of R rows, copies of the given slots with the pages of all; fresh ones start empty."""
     count = slot_R.shape[0]
 
-    def copy_row(i: jax.Array, rows: Cache) -> Cache:
-        return rows._replace(
-            **{
-                name: _set(name, getattr(rows, name), i, _get(name, getattr(cache, name), slot_R[i]))
-                for name in _BATCH_AXIS
-            }
-        )
+    def copied(name: str) -> jax.Array:
+        array, axis = getattr(cache, name), _ROW_AXIS[name]
+        rows = jnp.zeros((*array.shape[:axis], count, *array.shape[axis + 1 :]), array.dtype)
 
-    def empty(name: str) -> jax.Array:
-        array = getattr(cache, name)
-        axis = _BATCH_AXIS[name]
-        return jnp.zeros((*array.shape[:axis], count, *array.shape[axis + 1 :]), array.dtype)
+        def copy_row(i: jax.Array, rows: jax.Array) -> jax.Array:
+            return _set(name, rows, i, _get(name, array, slot_R[i]))
 
-    rows = jax.lax.fori_loop(0, count, copy_row, Cache(**{name: empty(name) for name in _BATCH_AXIS}))
-
-    def emptied(name: str) -> jax.Array:
-        array = getattr(rows, name)
+        rows = jax.lax.fori_loop(0, count, copy_row, rows)
         shape = [1] * array.ndim
-        shape[_BATCH_AXIS[name]] = -1
-        return jnp.where(fresh_R.reshape(shape), jnp.zeros((), array.dtype), array)
+        shape[axis] = -1
+        return jnp.where(fresh_R.reshape(shape), jnp.zeros((), array.dtype), rows)
 
-    return rows._replace(conv=emptied("conv"), state=emptied("state"), length=emptied("length"))
+    return cache._replace(pages=cache.pages[slot_R], **{name: copied(name) for name in _ROW_AXIS})
 
 
-def update_rows(cache: Cache, slot_R: jax.Array, start_R: jax.Array, rows: Cache, chunk: int) -> Cache:
-    """The cache with R slots replaced by rows that grew by at most `chunk` from `start_R`.
+def update_rows(cache: Cache, slot_R: jax.Array, rows: Cache) -> Cache:
+    """The cache with R slots replaced by rows that `rows_of` gave and a step took forward. Slots must be distinct."""
 
-    Only the chunk of k and v that an extend step can have written is copied back. Slots must be distinct.
-    """
+    def updated(name: str) -> jax.Array:
+        def copy_row(i: jax.Array, array: jax.Array) -> jax.Array:
+            return _set(name, array, slot_R[i], _get(name, getattr(rows, name), i))
 
-    def copy_row(i: jax.Array, cache: Cache) -> Cache:
-        fields = {}
-        for name in _BATCH_AXIS:
-            array, row = getattr(cache, name), _get(name, getattr(rows, name), i)
-            if name in ("k", "v"):
-                # Both slices are clamped alike near the end of the row, so positions always correspond.
-                row = jax.lax.dynamic_slice_in_dim(row, start_R[i], chunk, _LENGTH_AXIS)
-                fields[name] = jax.lax.dynamic_update_slice(array, row, (0, slot_R[i], 0, start_R[i], 0))
-            else:
-                fields[name] = _set(name, array, slot_R[i], row)
-        return cache._replace(**fields)
+        return jax.lax.fori_loop(0, slot_R.shape[0], copy_row, getattr(cache, name))
 
-    return jax.lax.fori_loop(0, slot_R.shape[0], copy_row, cache)
+    return cache._replace(k=rows.k, v=rows.v, **{name: updated(name) for name in _ROW_AXIS})
+
+
+def _by_group(cache: Cache, array: jax.Array) -> jax.Array:
+    """[Kh, G P, Z, H] to [Kh, G, P, Z, H]."""
+    return array.reshape(array.shape[0], -1, cache.page_count, *array.shape[2:])
 
 
 def _get(name: str, array: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(array, index, 1, _BATCH_AXIS[name])
+    return jax.lax.dynamic_slice_in_dim(array, index, 1, _ROW_AXIS[name])
 
 
-def _set(name: str, array: jax.Array, index: jax.Array, row: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_slice_in_dim(array, row, index, _BATCH_AXIS[name])
-
-
-def trimmed(state: RowState) -> RowState:
-    """A host copy of a state that keeps only the positions in use."""
-    length = int(state.length)
-    return state._replace(k=state.k[:, :, :length].copy(), v=state.v[:, :, :length].copy())
-
-
-def padded(state: RowState, max_len: int) -> RowState:
-    """A trimmed state with k and v filled up with zeros to `max_len` positions."""
-
-    def pad(array: np.ndarray) -> np.ndarray:
-        groups, heads, length, size = array.shape
-        out = np.zeros((groups, heads, max_len, size), array.dtype)
-        out[:, :, :length] = array
-        return out
-
-    return state._replace(k=pad(state.k), v=pad(state.v))
-
-
-def empty_row(cache: Cache) -> RowState:
-    """The host state of a sequence without tokens."""
-
-    def zeros(name: str) -> np.ndarray:
-        array = getattr(cache, name)
-        shape = list(array.shape)
-        del shape[_BATCH_AXIS[name]]
-        if name in ("k", "v"):
-            shape[_LENGTH_AXIS - 1] = 0
-        return np.zeros(shape, array.dtype)
-
-    return RowState(**{name: zeros(name) for name in _BATCH_AXIS})
+def _set(name: str, array: jax.Array, index: jax.Array, row: Any) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, row, index, _ROW_AXIS[name])

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+MAX_STOP_IDS = 8
+"""Stop ids of one request, the engine's own included."""
+
 
 class Controls(NamedTuple):
     """How each of B rows samples."""
@@ -20,6 +23,8 @@ class Controls(NamedTuple):
     temperature_B: jax.Array | np.ndarray  # float32, 0 = greedy
     top_p_B: jax.Array | np.ndarray  # float32 in (0, 1]
     top_k_B: jax.Array | np.ndarray  # int32 in 1..max_top_k
+    stop_BxM: jax.Array | np.ndarray  # int32 ids that end a reply; -1 where a row has fewer
+    stop_from_B: jax.Array | np.ndarray  # int32, the first position at which a stop id may be sampled
 
 
 class Sampled(NamedTuple):
@@ -43,8 +48,9 @@ def uniform(key_Bx2: jax.Array | np.ndarray, position_B: jax.Array) -> jax.Array
 def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, max_top_k: int) -> Sampled:
     """Samples a token per row from its top-k, top-p filtered distribution.
 
-    Top-k comes first; top-p then keeps the fewest of the most probable tokens whose probability (after temperature and
-    top-k) reaches top_p. The vocabulary is never sorted: `lax.top_k` finds `max_top_k` candidates.
+    Stop ids are left out before `stop_from_B`. Then comes top-k; top-p then keeps the fewest of the most probable
+    tokens whose probability (after temperature and top-k) reaches top_p. The vocabulary is never sorted: `lax.top_k`
+    finds `max_top_k` candidates.
 
     Args:
       logits_BxV: float32.
@@ -56,7 +62,9 @@ def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, 
       Tokens and log-probabilities. Logits that are not finite give a `model_logprob_B` that is not finite.
     """
     logits_BxV = logits_BxV.astype(jnp.float32)
-    top_BxK, ids_BxK = jax.lax.top_k(logits_BxV, min(max_top_k, logits_BxV.shape[-1]))
+    log_mass_B = jax.nn.logsumexp(logits_BxV, axis=-1)
+    allowed_BxV = _without_early_stops(logits_BxV, position_B, controls)
+    top_BxK, ids_BxK = jax.lax.top_k(allowed_BxV, min(max_top_k, logits_BxV.shape[-1]))
     rank_K = jnp.arange(top_BxK.shape[-1])
     greedy_B = controls.temperature_B <= 0
     temperature_B = jnp.where(greedy_B, 1.0, controls.temperature_B)
@@ -80,5 +88,17 @@ def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, 
         return jnp.take_along_axis(values_BxK, choice_B[:, None], axis=-1)[:, 0]
 
     logprob_B = jnp.where(greedy_B, 0.0, chosen(scaled_BxK) - jnp.log(mass_B))
-    model_logprob_B = chosen(top_BxK) - jax.nn.logsumexp(logits_BxV, axis=-1)
-    return Sampled(chosen(ids_BxK).astype(jnp.int32), logprob_B, model_logprob_B)
+    return Sampled(chosen(ids_BxK).astype(jnp.int32), logprob_B, chosen(top_BxK) - log_mass_B)
+
+
+def is_stop(token_B: jax.Array, controls: Controls) -> jax.Array:
+    """Whether each row's token is one of its stop ids."""
+    return jnp.any(token_B[:, None] == controls.stop_BxM, axis=-1)
+
+
+def _without_early_stops(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls) -> jax.Array:
+    early_Bx1 = (position_B < controls.stop_from_B)[:, None]
+    # A few columns of each row, in place, rather than a mask as large as the logits. -1 stands for no id.
+    id_BxM = jnp.where(early_Bx1 & (controls.stop_BxM >= 0), controls.stop_BxM, logits_BxV.shape[-1])
+    row_Bx1 = jnp.arange(logits_BxV.shape[0])[:, None]
+    return logits_BxV.at[row_Bx1, id_BxM].set(-jnp.inf, mode="drop")

@@ -7,139 +7,99 @@ thread that owns the engine calls it, except `check`, which reads constants.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from whale_jax.serving.driver import ContextOverflow, Generation, Sampling, ServingError, Session
+from whale_jax.serving.checks import check_request
+from whale_jax.serving.driver import Sampling, ServingError, Session
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendRow, SampledIds
 from whale_jax.serving.prefixes import PrefixStore, boundaries
+from whale_jax.serving.requests import Chunk, Request, plan_work
+from whale_jax.serving.room import SlotRoom
+from whale_jax.serving.rows import Kept, RowState
+
+__all__ = ["Request", "SlotTable"]
 
 
-@dataclass(eq=False)
-class Request:
-    """One call of `generate` on its way through a slot.
-
-    Attributes:
-      session: to be extended.
-      extensions: new ids, cut at the points where they were added.
-      max_tokens: bound on sampled ids.
-      sampling: settings.
-      key: of the sampled ids; each id folds in its absolute position.
-      deliver: called once, on the engine's thread, with the outcome.
-      cancelled: set by any thread; the request leaves its slot before the next step and nothing is delivered.
-      chunks: pieces of the extension not computed yet.
-      beginnings: of a first extension, the keys of its chunk boundaries that are not computed yet.
-      keep: those of them whose states go into the prefix store.
-      awaits: one of them that another request is computing; this one goes on when that is done.
-      ids, logprobs, model_logprobs: sampled so far.
-    """
-
-    session: Session
-    extensions: Sequence[Sequence[int]]
-    max_tokens: int
-    sampling: Sampling
-    key: tuple[int, int]
-    deliver: Callable[[Generation | ServingError], None]
-    cancelled: bool = False
-    chunks: deque[list[int]] = field(default_factory=deque)
-    beginnings: deque[bytes] = field(default_factory=deque)
-    keep: set[bytes] = field(default_factory=set)
-    awaits: bytes | None = None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    model_logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def budget(self) -> int:
-        return self.max_tokens - len(self.ids)
-
-
-class SlotTable:
+class SlotTable(SlotRoom):
     """Who is in which slot, and the steps that take everybody forward."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.running: list[Request | None] = [None] * engine.slots
-        self.counters = {"moves_to_host": 0, "moves_to_device": 0, "prefix_hits": 0, "prefix_tokens": 0}
-        self._owner: list[Session | None] = [None] * engine.slots
-        self._last_used = [0] * engine.slots
+        super().__init__(engine)
         self._tick = 0
         self._extending: deque[int] = deque()
-        self._prefixes = PrefixStore(engine.prefix_bytes) if engine.slot_bytes <= engine.prefix_bytes else None
+        self._begun: deque[tuple[int, Any]] = deque()  # slots whose whole prompt was found, and its hidden state
         self._computing: dict[bytes, Request] = {}
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start."""
-        return {**self.engine.counters, **self.counters}
+        """Counters since the start, and what is held now."""
+        held = {
+            "free_pages": self.engine.free_pages,
+            "host_state_bytes": self._host.bytes,
+            "host_evictions": self._host.evictions,
+        }
+        return {**self.engine.counters, **self.counters, **held}
 
     def check(self, session: Session, extensions: Sequence[Sequence[int]], max_tokens: int, sampling: Sampling) -> int:
-        """Validates a request against the engine and its session.
+        """Validates a request; see `checks.check_request`."""
+        return check_request(self.engine, session, extensions, max_tokens, sampling)
 
-        Returns:
-          `max_tokens`, or less where the session's ids reach `max_len` first.
+    def choose(self, session: Session, new: int = 0) -> int | None:
+        """The slot for the session's next request: its own, else a free one, else the longest idle one, else None.
 
-        Raises:
-          ServingError, ContextOverflow, ValueError: as documented for `Driver.generate`.
+        Also None while a request is paused for want of pages, and where the pages that no request holds do not reach
+        for the session with `new` more ids: it would only push out others.
         """
-        if session.closed:
-            raise ServingError("the session is closed, or an earlier request on it failed: open another one")
-        if session.busy:
-            raise ServingError("a request is in flight on this session: await it first")
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens must be >= 1, got {max_tokens}")
-        if sampling.top_k > self.engine.max_top_k:
-            raise ValueError(f"top_k {sampling.top_k} exceeds the engine's max_top_k {self.engine.max_top_k}")
-        new = [token for extension in extensions for token in extension]
-        if not session.ids and not new:
-            raise ValueError("the first request of a session needs at least one id")
-        if bad := [token for token in new if not 0 <= token < self.engine.vocab_size]:
-            raise ValueError(f"ids outside the vocabulary of {self.engine.vocab_size}: {bad[:5]}")
-        room = self.engine.max_len - len(session.ids) - len(new)
-        if room < 1:
-            raise ContextOverflow(
-                f"{len(session.ids)} ids in the session and {len(new)} new ones leave no room to sample: "
-                f"max_len is {self.engine.max_len}"
-            )
-        return min(max_tokens, room)
-
-    def choose(self, session: Session) -> int | None:
-        """The slot for the session's next request: its own, else a free one, else the longest idle one, else None."""
         if session.slot is not None:
             return session.slot
         idle = [slot for slot, request in enumerate(self.running) if request is None]
-        return min(idle, key=lambda slot: (self._kept(slot), self._last_used[slot]), default=None)
+        if not idle or any(request is not None and request.paused for request in self.running):
+            return None
+        if len(idle) < self.engine.slots:
+            wanted = self.engine.pages_for(min(len(session.ids) + new + self.engine.extend_chunk, self.engine.max_len))
+            held = sum(self.engine.held_pages(slot) for slot in range(self.engine.slots) if self.running[slot])
+            if wanted > self.engine.page_count - held:
+                return None
+        return min(idle, key=lambda slot: (self._kept(slot), self._last_used[slot]))
 
     def attach(self, request: Request, slot: int) -> None:
         """Starts a request in a slot that runs none, moving kept states as needed."""
+        if self.engine.suspended:
+            self.engine.resume()
         session = request.session
         if session.version != self.engine.version:
             self._forget(session)
         if session.slot != slot:
             self._move_to_host(session)
-            if self._kept(slot) and (other := self._owner[slot]) is not None:
+            if (other := self._owner[slot]) is not None:
                 self._move_to_host(other)
             self._owner[slot] = session
             session.slot = slot
-            if session.state is not None:
-                self.engine.write_slot(slot, session.state)
-                session.state = None
-                self.counters["moves_to_device"] += 1
+            request.parked = self._host.take(session)
+            if request.parked is None:
+                session.consumed = 0  # lost: it is computed again
         session.version = self.engine.version
-        extensions = [list(extension) for extension in request.extensions]
-        # What the state has not seen, such as the id sampled last, belongs to the first extension.
-        extensions[0] = session.ids[session.consumed :] + extensions[0]
+        request.work.extend(plan_work(session, request.extensions, self.engine.extend_chunk))
+        if session.consumed == 0:
+            self.counters["replayed_tokens"] += sum(map(abs, session.pieces))
+            session.pieces.clear()
         for extension in request.extensions:
             session.ids.extend(extension)
-        size = self.engine.extend_chunk
-        request.chunks.extend(
-            extension[start : start + size] for extension in extensions for start in range(0, len(extension), size)
-        )
-        self.engine.configure(slot, request.sampling, request.key)
+        stop_from = len(session.ids) + request.sampling.min_tokens
+        self.engine.configure(slot, request.sampling, request.key, stop_from=stop_from)
         self.running[slot] = request
-        if self._prefixes is not None and session.consumed == 0:
-            keys = boundaries(request.chunks)
+        self._tick += 1
+        request.seniority = self._tick
+        if request.parked is not None:
+            request.paused = True
+            self._extending.append(slot)
+            if not any(other is not None and other.paused for other in self.running if other is not request):
+                self._unpause(slot)
+        elif self._prefixes is not None and session.consumed == 0:
+            leading = itertools.takewhile(lambda chunk: not chunk.sampled, request.work)
+            keys = boundaries([chunk.ids for chunk in leading])
             request.beginnings.extend(keys)
             request.keep.update(self._prefixes.worth_keeping(keys))
             self._begin(self._prefixes, request, slot)
@@ -147,8 +107,8 @@ class SlotTable:
             self._extending.append(slot)
 
     def waiting_to_extend(self) -> int:
-        """How many running requests have chunks left."""
-        return len(self._extending)
+        """How many requests an extend step can take forward."""
+        return len(self._begun) + sum(not self._at(slot).paused for slot in self._extending)
 
     def drop_cancelled(self) -> None:
         """Frees the slots of cancelled requests."""
@@ -156,109 +116,182 @@ class SlotTable:
             if request is not None and request.cancelled:
                 self._release(slot)
 
-    def extend(self) -> None:
-        """One extend step: the next chunk of the R longest waiting requests."""
-        slots = [self._extending.popleft() for _ in range(min(len(self._extending), self.engine.extend_rows))]
-        rows, last = [], []
+    def extend(self, among: Container[int] | None = None) -> None:
+        """One extend step: the next chunk of the R longest waiting requests.
+
+        Args:
+          among: of those that are paused, only these slots may go on.
+        """
+        self._unpause_all(among)
+        if self._begun:
+            self._sample_begun()
+            return
+        waiting = [slot for slot in self._extending if not self._at(slot).paused]
+        replaying = [slot for slot in waiting if self._at(slot).work[0].sampled]
+        if replaying and len(replaying) == len(waiting):
+            self._replay(replaying)
+            return
+        slots = self._with_pages(
+            {
+                slot: len(self._at(slot).work[0].ids)
+                for slot in [slot for slot in waiting if slot not in replaying][: self.engine.extend_rows]
+            }
+        )
+        if not slots:
+            return
+        rows = []
         for slot in slots:
+            self._extending.remove(slot)
             request = self._at(slot)
             chunk = self._next_chunk(request)
-            rows.append(ExtendRow(slot, chunk, fresh=request.session.consumed == len(chunk)))
-            last.append(not request.chunks)
+            last = not request.work and not request.ids
+            rows.append(ExtendRow(slot, chunk.ids, fresh=request.session.consumed == len(chunk.ids), last=last))
         result = self.engine.extend(rows)
-        self._extending.extendleft(reversed([slot for slot, done in zip(slots, last, strict=True) if not done]))
+        self._extending.extendleft(reversed([slot for slot in slots if self._at(slot).work]))
         if self._prefixes is not None:
-            for slot in slots:
-                self._keep_beginning(self._prefixes, slot)
-        for index, slot in enumerate(slots):
-            if last[index]:
+            for index, slot in enumerate(slots):
+                self._keep_beginning(self._prefixes, slot, result.hidden, index)
+        for index, row in enumerate(rows):
+            if row.last:
                 self.engine.counters["sampled_tokens"] += 1
-                self._add(slot, result.row(index))
+                self._add(row.slot, result.row(index))
 
     def decode(self, quota: Sequence[int] | None = None) -> None:
         """One decode step for every request past its extension.
 
         Args:
-          quota: per slot, a bound on the ids sampled in this step, where a driver needs one.
+          quota: per slot, so many ids are sampled before this returns, unless the request ends first: for a driver
+            that takes fewer ids for the end. Steps are repeated as far as it takes.
         """
-        rows = []
-        for slot, request in enumerate(self.running):
-            if request is None or request.chunks:  # what waits for another's beginning has chunks too
-                continue
-            budget = request.budget if quota is None else min(request.budget, quota[slot])
-            if budget > 0:
-                rows.append(DecodeRow(slot, request.ids[-1], budget))
-        if not rows:
+        if quota is None:
+            self._decode({slot: request.budget for slot, request in enumerate(self.running) if request is not None})
             return
-        for row, sampled in zip(rows, self.engine.decode(rows), strict=True):
-            self._at(row.slot).session.consumed += len(sampled.ids)
-            self._add(row.slot, sampled)
+        wanted = {
+            slot: (request, len(request.ids) + quota[slot])
+            for slot, request in enumerate(self.running)
+            if request is not None
+        }
+        while True:
+            missing = {
+                slot: min(request.budget, until - len(request.ids))
+                for slot, (request, until) in wanted.items()
+                if self.running[slot] is request and len(request.ids) < until
+            }
+            if not missing:
+                return
+            if self.waiting_to_extend():
+                self.extend(missing)
+            elif not self._decode(missing):
+                for slot in range(self.engine.slots):  # who has its ids makes room for those who wait for pages
+                    if slot not in missing and self.running[slot] is not None:
+                        self._pause(slot)
 
-    def set_weights(self, params: Any, version: int) -> None:
+    def set_weights(self, params: Any, version: int, *, in_flight: bool = False) -> None:
         """Replaces the engine's weights and forgets the states in all slots.
 
         A session whose state was computed with other weights computes it again from its ids, as one extension, when it
         goes on.
 
+        Args:
+          in_flight: requests that are running go on in the same way; otherwise they are an error.
+
         Raises:
           ServingError: a request is running.
-          ValueError: the weights differ in structure, shapes or dtypes.
+          ValueError: the weights differ in structure or shapes.
         """
         self.drop_cancelled()
-        if count := sum(request is not None for request in self.running):
-            raise ServingError(f"weights can be replaced between rollouts only: {count} requests are in flight")
+        running = [(slot, request) for slot, request in enumerate(self.running) if request is not None]
+        if running and not in_flight:
+            raise ServingError(f"weights can be replaced between rollouts only: {len(running)} requests are in flight")
         self.engine.set_weights(params, version)
         if self._prefixes is not None:
             self._prefixes.clear()
-        for session in self._owner:
-            if session is not None:
-                self._forget(session)
+        self._host.clear()
+        self._computing.clear()
+        self._begun.clear()
+        self._extending.clear()
+        for session in self._idle_sessions():
+            self._forget(session)
+        for slot, request in running:
+            self._start_over(slot, request)
 
-    def _next_chunk(self, request: Request) -> list[int]:
-        chunk = request.chunks.popleft()
-        request.session.consumed += len(chunk)
-        return chunk
+    def suspend(self) -> None:
+        """Gives the device memory of all states up, for training: they wait in host memory.
 
-    def _begin(self, prefixes: PrefixStore, request: Request, slot: int) -> None:
-        """Starts a first extension from the longest beginning that is kept; one that is being computed is awaited."""
-        if found := prefixes.find(request.beginnings):
-            count, state = found
-            self.engine.paste_slot(slot, state)
-            for _ in range(count):
-                request.beginnings.popleft()
-                self.counters["prefix_tokens"] += len(self._next_chunk(request))
-            self.counters["prefix_hits"] += 1
-        request.awaits = next((key for key in reversed(request.beginnings) if key in self._computing), None)
-        if request.awaits is None:
-            self._computing.update((key, request) for key in request.beginnings if key in request.keep)
-            self._extending.append(slot)
-
-    def _keep_beginning(self, prefixes: PrefixStore, slot: int) -> None:
-        """After a chunk: keeps the state if others need it, and lets those go on that wait for it."""
-        request = self._at(slot)
-        if request.beginnings and self._computing.get(key := request.beginnings.popleft()) is request:
-            prefixes.keep(key, self.engine.copy_slot(slot))
-            self._resume(prefixes, [key])
-
-    def _resume(self, prefixes: PrefixStore, keys: Sequence[bytes]) -> None:
-        """Beginnings are computed, or will not be by who promised: those that wait for them begin anew."""
-        for key in keys:
-            del self._computing[key]
+        The next request takes it again; requests that run go on, to the bit as if nothing had been, after `resume`.
+        """
+        self.drop_cancelled()
         for slot, request in enumerate(self.running):
-            if request is not None and request.awaits in keys:
-                self._begin(prefixes, request, slot)
+            if request is not None:
+                self._pause(slot)
+        for session in self._idle_sessions():
+            self._move_to_host(session)
+        while self._prefixes is not None and self._prefixes.shrink():
+            pass
+        self.engine.suspend()
+
+    def resume(self) -> None:
+        """Takes the memory again after `suspend`."""
+        self.engine.resume()
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def _decode(self, budgets: Mapping[int, int]) -> bool:
+        """One decode step of the slots that can; False if none can."""
+        self._unpause_all(budgets)
+        counts = {}
+        for slot, budget in budgets.items():
+            request = self.running[slot]
+            if request is not None and not request.paused and not request.work and request.ids and budget > 0:
+                # A stop string must be seen before the state runs past it.
+                counts[slot] = min(budget, 1 if request.sampling.stop_strings else self.engine.decode_steps)
+        slots = self._with_pages(counts)
+        if not slots:
+            return False
+        rows = [DecodeRow(slot, self._at(slot).ids[-1], counts[slot]) for slot in slots]
+        for row, sampled in zip(rows, self.engine.decode(rows), strict=True):
+            self._consumed_sampled(self._at(row.slot).session, len(sampled.ids))
+            self._add(row.slot, sampled)
+        return True
+
+    def _replay(self, slots: Sequence[int]) -> None:
+        """Decode steps that take sampled ids in again, as they were taken in the first time."""
+        steps = self.engine.decode_steps
+        counts = {slot: min(steps, len(self._at(slot).work[0].ids)) for slot in slots}
+        rows = []
+        for slot in self._with_pages(counts):
+            request, count = self._at(slot), counts[slot]
+            chunk = request.work.popleft()
+            if len(chunk.ids) > count:
+                request.work.appendleft(Chunk(chunk.ids[count:], True, chunk.following[count:]))
+            if not request.work:
+                self._extending.remove(slot)
+            rows.append(DecodeRow(slot, chunk.ids[0], count, chunk.following[:count]))
+        for row in rows:
+            self._consumed_sampled(self._at(row.slot).session, row.budget)
+        if rows:
+            self.engine.decode(rows)
+
+    def _sample_begun(self) -> None:
+        """The first ids of those who found their whole prompt."""
+        rows = [self._begun.popleft() for _ in range(min(len(self._begun), self.engine.extend_rows))]
+        asked = [(slot, hidden, self._at(slot).session.consumed) for slot, hidden in rows]
+        for (slot, _), sampled in zip(rows, self.engine.first(asked), strict=True):
+            self.engine.counters["sampled_tokens"] += 1
+            self._add(slot, sampled)
 
     def _add(self, slot: int, sampled: SampledIds) -> None:
         request = self._at(slot)
         if not sampled.finite:
-            # The keys and values of this slot may hold NaN, which masks do not stop.
-            self.engine.reset_slot(slot)
-            self._fail(slot, ServingError("the model's logits are not finite for this request"))
+            self._fail_not_finite(slot)
             return
         request.ids.extend(sampled.ids)
         request.logprobs.extend(sampled.logprobs)
         request.model_logprobs.extend(sampled.model_logprobs)
-        stopped = request.ids[-1] in self.engine.stop_ids
+        request.versions.extend([self.engine.version] * len(sampled.ids))
+        stopped = request.ids[-1] in self.engine.stop_ids or request.ids[-1] in request.sampling.stop_ids
+        if self.engine.token_bytes is not None and request.said(self.engine.token_bytes):
+            stopped = True
         if not stopped and request.budget > 0:
             return
         request.session.ids.extend(request.ids)
@@ -266,20 +299,99 @@ class SlotTable:
         self.running[slot] = None
         self._tick += 1
         self._last_used[slot] = self._tick
-        request.deliver(
-            Generation(
-                tuple(request.ids),
-                tuple(request.logprobs),
-                tuple(request.model_logprobs),
-                "stop" if stopped else "length",
-                self.engine.version,
-            )
-        )
+        request.deliver(request.generation(stopped=stopped))
 
-    def _fail(self, slot: int, error: ServingError) -> None:
+    def _next_chunk(self, request: Request) -> Chunk:
+        chunk = request.work.popleft()
+        request.session.consumed += len(chunk.ids)
+        request.session.pieces.append(len(chunk.ids))
+        return chunk
+
+    def _consumed_sampled(self, session: Session, count: int) -> None:
+        session.consumed += count
+        if session.pieces[-1] < 0:
+            session.pieces[-1] -= count
+        else:
+            session.pieces.append(-count)
+
+    # Common beginnings ------------------------------------------------------------------------------------------------
+
+    def _begin(self, prefixes: PrefixStore, request: Request, slot: int) -> None:
+        """Starts a first extension from the longest beginning that is kept; one that is being computed is awaited."""
+        request.awaits = None
+        found = prefixes.find(request.beginnings)
+        if found and self._paste(slot, found[1]):
+            count, state = found
+            for _ in range(count):
+                request.beginnings.popleft()
+                self.counters["prefix_tokens"] += len(self._next_chunk(request).ids)
+            self.counters["prefix_hits"] += 1
+            if not request.work:
+                self._begun.append((slot, state.hidden))
+                return
+        request.awaits = next((key for key in reversed(request.beginnings) if key in self._computing), None)
+        if request.awaits is None:
+            self._computing.update((key, request) for key in request.beginnings if key in request.keep)
+            self._extending.append(slot)
+
+    def _paste(self, slot: int, state: Kept | RowState) -> bool:
+        """Puts a kept state into a slot, if the pages that nobody uses reach for it."""
+        self.engine.clear(slot)
+        if isinstance(state, Kept):
+            return self.engine.start(slot, state)
+        return self.engine.from_host(slot, state)
+
+    def _keep_beginning(self, prefixes: PrefixStore, slot: int, hidden: Any, index: int) -> None:
+        """After a chunk: keeps the state if others need it, and lets those go on that wait for it."""
         request = self._at(slot)
+        if request.beginnings and self._computing.get(key := request.beginnings.popleft()) is request:
+            state = self.engine.keep(slot, request.session.consumed, hidden(index))
+            if state is not None:
+                prefixes.keep(key, state)
+            self._resume_waiting(prefixes, [key])
+
+    def _resume_waiting(self, prefixes: PrefixStore, keys: Sequence[bytes]) -> None:
+        """Beginnings are computed, or will not be by who promised: those that wait for them begin anew."""
+        for key in keys:
+            self._computing.pop(key, None)
+        # The oldest first: who computes a beginning must never be younger, and so paused before those who wait for it.
+        waiting = [
+            (request.seniority, slot, request)
+            for slot, request in enumerate(self.running)
+            if request is not None and request.awaits in keys
+        ]
+        for _, slot, request in sorted(waiting, key=lambda entry: entry[0]):
+            if request.awaits in keys:
+                if request.paused:  # it goes on from its own state when there is room
+                    request.awaits = None
+                    self._extending.append(slot)
+                else:
+                    self._begin(prefixes, request, slot)
+
+    # Ends -------------------------------------------------------------------------------------------------------------
+
+    def _start_over(self, slot: int, request: Request) -> None:
+        """New weights under way: the state is computed again from all ids, as one extension; sampling goes on."""
+        session = request.session
+        self.engine.clear(slot)
+        session.consumed, session.version = 0, self.engine.version
+        session.pieces.clear()
+        request.work.clear()
+        request.beginnings.clear()
+        request.keep.clear()
+        request.awaits = request.parked = None
+        request.work.extend(plan_work(session, [request.ids[:-1]], self.engine.extend_chunk))
+        self._extending.append(slot)
+
+    def _fail_not_finite(self, slot: int) -> None:
+        """Ends a request whose numbers are not finite: its keys and values may hold NaN, which masks do not stop."""
+        request = self._at(slot)
+        if self._prefixes is not None:
+            self._prefixes.clear(tainted=True)
+        self._host.clear()
+        self.engine.clear(slot, tainted=True)
         self._release(slot)
-        request.deliver(error)
+        request.deliver(ServingError("the model's logits are not finite for this request"))
 
     def _release(self, slot: int) -> None:
         request = self._at(slot)
@@ -289,29 +401,7 @@ class SlotTable:
         self.running[slot] = None
         if slot in self._extending:
             self._extending.remove(slot)
+        self._begun = deque((other, hidden) for other, hidden in self._begun if other != slot)
         if self._prefixes is not None:
-            self._resume(self._prefixes, [key for key, by in self._computing.items() if by is request])
-
-    def _forget(self, session: Session) -> None:
-        if session.slot is not None:
-            self._owner[session.slot] = None
-        session.slot = session.state = None
-        session.consumed = 0
-
-    def _move_to_host(self, session: Session) -> None:
-        if session.slot is None:
-            return
-        session.state = self.engine.read_slot(session.slot)
-        self._owner[session.slot] = None
-        session.slot = None
-        self.counters["moves_to_host"] += 1
-
-    def _kept(self, slot: int) -> bool:
-        """Whether the slot holds the state of a session that may go on."""
-        owner = self._owner[slot]
-        return owner is not None and not owner.closed
-
-    def _at(self, slot: int) -> Request:
-        request = self.running[slot]
-        assert request is not None, f"slot {slot} runs no request"
-        return request
+            promised = [key for key, by in self._computing.items() if by is request]
+            self._resume_waiting(self._prefixes, promised)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from whale_jax.plan import model_cost
+from whale_jax.plan.live import Spread, live_lengths, mean_live_length, pages_in_use
 from whale_jax.plan.sizes import SIZES, config_of
 from whale_jax.qwen3_5.config import ConfigError
 
@@ -55,7 +56,13 @@ def test_untied_embedding_is_not_read_whole():
 
 
 def test_spread_of_live_lengths():
-    assert model_cost.mean_live_length(32_768) == 16_384
+    assert mean_live_length(Spread.UNIFORM, 64, 32_768) == pytest.approx(16_384, rel=0.001)
+    lengths = live_lengths(Spread.LONG_TAIL, 64, 32_768)
+    assert lengths == sorted(lengths)
+    assert lengths[31] < 32_768 / 8 < lengths[32]
+    assert lengths[-1] == 32_767
+    assert 0.4 < lengths[57] / 32_768 < 0.5
+    assert pages_in_use([0, 127, 128, 300], 128) == 1 + 1 + 2 + 3
 
 
 def test_config_of_names_what_there_is(tmp_path):

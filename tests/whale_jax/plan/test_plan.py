@@ -127,6 +127,10 @@ def test_overflow_is_read_from_the_compiler():
     message = "RESOURCE_EXHAUSTED: Ran out of memory. Used 21.30G of 15.75G hbm. Exceeded hbm capacity by 5.55G."
     needed, limit = planning._overflow(jax.errors.JaxRuntimeError(message))
     assert (needed, limit) == (21.3 * 2**30, 15.75 * 2**30)
+    message = (
+        "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (18.09G) exceeds available HBM (15.75G)."
+    )
+    assert planning._overflow(jax.errors.JaxRuntimeError(message)) == (18.09 * 2**30, 15.75 * 2**30)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         planning._overflow(jax.errors.JaxRuntimeError("something else"))
 

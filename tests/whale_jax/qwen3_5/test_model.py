@@ -181,7 +181,10 @@ def test_case_h197_decoding_among_other_lengths_equals_the_forward_pass(
 
 
 def rows_of(cache: model.Cache, row: int) -> list[np.ndarray]:
-    return [np.asarray(a) for a in (cache.k[:, row], cache.v[:, row], cache.conv[:, :, row], cache.state[:, :, row])]
+    pages = cache.pages[row]  # of one group, so that its pages are those of all groups
+    return [
+        np.asarray(a) for a in (cache.k[:, pages], cache.v[:, pages], cache.conv[:, :, row], cache.state[:, :, row])
+    ]
 
 
 def test_rows_without_tokens_are_untouched_bit_for_bit(tiny_config, extend, decode, sequences):

@@ -122,6 +122,8 @@ def test_every_row_and_slot_of_the_demo_s_shape_gives_the_same_bits() -> None:
         for other in others:
             engine.configure(other, Sampling(), (neighbours, other))
         engine.configure(slot, Sampling(), (3, 4))
+        engine.reset()
+        assert all(engine.grow(any_slot, 300) for any_slot in rng.permutation(engine.slots).tolist())
         sampled: list[Any] = []
         for start in range(0, len(ids), engine.extend_chunk):
             rows = [

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from whale_jax.serving.driver import Generation, Sampling, Session
+from whale_jax.serving.driver import Driver, Generation, Sampling, Session, make_driver
 from whale_jax.serving.engine import Engine
+from whale_jax.serving.host_states import HostStates
 from whale_jax.serving.prefixes import PrefixStore, boundaries
-from whale_jax.serving.rows import RowState
+from whale_jax.serving.rows import Kept, RowState
 from whale_jax.serving.slots import Request, SlotTable
 
 HEAD = list(range(10, 29))
@@ -83,7 +85,19 @@ def test_the_samples_of_a_group_compute_their_prompt_once(engine: Engine, params
     for seed in range(5):
         desk.ask(prompt, seed)
     sampled = sum(len(answer.ids) - 1 for answer in desk.finish())  # the last id of each was not computed
-    assert computed(engine) - before - sampled == len(prompt) + 4 * 8
+    assert computed(engine) - before - sampled == len(prompt)
+
+
+def test_a_whole_prompt_is_found_again_in_host_memory(engine: Engine, params: Any) -> None:
+    desk = Desk(engine, params, prefix_bytes=2**30)
+    prompt = [*HEAD, *[54] * 21]
+    desk.ask(prompt, 0)
+    first = desk.finish()
+    desk.table.suspend()
+    before = computed(engine)
+    desk.ask(prompt, 0)
+    assert desk.finish() == [*first, *first]
+    assert computed(engine) - before == len(first[0].ids) - 1
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
@@ -120,36 +134,99 @@ def test_a_store_too_small_for_one_state_is_none(engine: Engine, params: Any) ->
     assert desk.table.stats()["prefix_hits"] == 0
 
 
-def state(size: int) -> RowState:
-    return RowState(*[np.zeros(size // 5, np.int8)] * 5)
+class Memory:
+    """Stands in for an engine's: nothing is on a device."""
+
+    row_bytes, page_bytes = 4, 3
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+
+    def drop(self, kept: Kept, *, tainted: bool = False) -> None:
+        self.dropped.append(kept.length)
+
+    def kept_to_host(self, kept: Kept) -> RowState:
+        page = np.zeros((1, 1, len(kept.pages), 1, 3), np.int8)
+        return RowState(page, page, np.zeros(2, np.int8), np.zeros(2, np.int8), kept.length)
 
 
-def test_the_least_recently_used_states_go_first() -> None:
-    store = PrefixStore(30)
-    for key in (b"a", b"b", b"c"):
-        store.keep(key, state(10))
-    assert store.find([b"a"]) is not None
-    store.keep(b"d", state(10))
-    assert store.find([b"b"]) is None
-    assert [store.find([key]) is not None for key in (b"a", b"c", b"d")] == [True] * 3
+def state(length: int) -> Kept:
+    """Two pages and a row: 10 bytes, and 16 in host memory."""
+    nothing: Any = None
+    return Kept((0, 1), nothing, nothing, length)
+
+
+def store(memory: Memory, max_bytes: int, host_bytes: int = 0) -> PrefixStore:
+    fake: Any = memory
+    return PrefixStore(fake, HostStates(host_bytes), max_bytes)
+
+
+def test_the_least_recently_used_states_go_first_to_the_host_and_then_for_good() -> None:
+    memory = Memory()
+    kept = store(memory, 30, host_bytes=20)
+    for length, key in enumerate((b"a", b"b", b"c")):
+        kept.keep(key, state(length))
+    assert kept.find([b"a"]) == (1, state(0))
+    kept.keep(b"d", state(3))
+    assert memory.dropped == [1]
+    found = kept.find([b"b"])
+    assert found is not None
+    assert isinstance(found[1], RowState)
+    kept.keep(b"e", state(4))  # c follows b to the host, where there is room for one
+    assert kept.find([b"b"]) is None
+    assert [kept.find([key]) is not None for key in (b"a", b"c", b"d", b"e")] == [True] * 4
 
 
 def test_the_longest_kept_beginning_is_found() -> None:
-    store = PrefixStore(100)
-    store.keep(b"short", state(10))
-    store.keep(b"long", state(20))
-    found = store.find([b"short", b"long", b"longer"])
-    assert found is not None
-    assert found[0] == 2
+    kept = store(Memory(), 100)
+    kept.keep(b"short", state(1))
+    kept.keep(b"long", state(2))
+    assert kept.find([b"short", b"long", b"longer"]) == (2, state(2))
 
 
 def test_worth_keeping_is_the_whole_and_what_another_prompt_had_too() -> None:
-    store = PrefixStore(100)
-    assert store.worth_keeping([b"1", b"12", b"123"]) == {b"123"}
-    assert store.worth_keeping([b"1", b"12", b"124"]) == {b"12", b"124"}
-    assert store.worth_keeping([b"1", b"12", b"124"]) == {b"124"}
+    kept = store(Memory(), 100)
+    assert kept.worth_keeping([b"1", b"12", b"123"]) == {b"123"}
+    assert kept.worth_keeping([b"1", b"12", b"124"]) == {b"12", b"124"}
+    assert kept.worth_keeping([b"1", b"12", b"124"]) == {b"124"}
 
 
 def test_the_same_ids_cut_otherwise_are_another_beginning() -> None:
-    assert boundaries([[1, 2], [3], [4]])[1] != boundaries([[1], [2, 3], [4]])[1]
-    assert boundaries([[1, 2, 3]]) == []
+    assert boundaries([[1, 2], [3]])[1] != boundaries([[1], [2, 3]])[1]
+    assert len(boundaries([[1, 2, 3]])) == 1
+
+
+def prompt_tokens_computed(engine: Engine, params: Any, *, prefix_bytes: int) -> int:
+    """Six groups of eight conversations of four turns: a common head of 16 ids, 4 of the group, then 6 in each turn."""
+    head, group_size, turns = HEAD[:16], 8, 4
+
+    async def converse(driver: Driver, number: int) -> None:
+        session = driver.open()
+        for turn in range(turns):
+            ids = [*head, *[30 + number // group_size] * 4] if turn == 0 else [60 + turn] * 6
+            await driver.generate(session, ids, max_tokens=3, sampling=NO_STOP, key=(number, turn))
+        driver.close(session)
+
+    async def workload(driver: Driver) -> None:
+        await asyncio.gather(*(converse(driver, number) for number in range(6 * group_size)))
+
+    engine.set_weights(params, 0)
+    before, engine.prefix_bytes = engine.prefix_bytes, prefix_bytes
+    try:
+        with make_driver("scheduler", engine) as driver:
+            asyncio.run(workload(driver))
+            sampled_last = 6 * group_size * (turns - 1)  # enters with the next turn, and is no prompt token
+            return driver.stats()["extended_tokens"] - sampled_last
+    finally:
+        engine.prefix_bytes = before
+
+
+NO_STOP = Sampling(min_tokens=3)
+
+
+def test_prompt_tokens_are_computed_once(engine: Engine, params: Any) -> None:
+    new = 16 + 6 * 4 + 6 * 8 * 3 * 6
+    ratio = prompt_tokens_computed(engine, params, prefix_bytes=2**30) / new
+    without = prompt_tokens_computed(engine, params, prefix_bytes=0) / new
+    assert 1.0 <= ratio <= 1.02
+    assert without == (6 * 8 * (20 + 3 * 6)) / new > 2

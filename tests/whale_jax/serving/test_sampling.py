@@ -8,23 +8,37 @@ import numpy as np
 import pytest
 
 from whale_jax.serving.driver import Sampling
-from whale_jax.serving.sampling import Controls, sample
+from whale_jax.serving.sampling import Controls, is_stop, sample
 
 VOCAB = 50
 MAX_TOP_K = 20
 
 
-def controls(rows: int, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 20) -> Controls:
+def controls(
+    rows: int,
+    *,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 20,
+    stop_ids: tuple[int, ...] = (),
+    stop_from: int = 0,
+) -> Controls:
     return Controls(
         np.stack([np.full(rows, 7), np.arange(rows)], axis=1).astype(np.uint32),
         np.full(rows, temperature, np.float32),
         np.full(rows, top_p, np.float32),
         np.full(rows, top_k, np.int32),
+        np.tile(np.array([*stop_ids, *(-1,) * (4 - len(stop_ids))], np.int32), (rows, 1)),
+        np.full(rows, stop_from, np.int32),
     )
 
 
-def exact(logits_V: np.ndarray, *, temperature: float, top_p: float, top_k: int) -> np.ndarray:
+def exact(
+    logits_V: np.ndarray, *, temperature: float, top_p: float, top_k: int, left_out: tuple[int, ...] = ()
+) -> np.ndarray:
     """The distribution that should be sampled from, by sorting, in float64."""
+    logits_V = logits_V.copy()
+    logits_V[list(left_out)] = -np.inf
     order = np.argsort(-logits_V, kind="stable")[:top_k]
     weight = np.exp((logits_V[order].astype(np.float64) - logits_V.max()) / temperature)
     weight /= weight.sum()
@@ -57,6 +71,28 @@ def test_empirical_distribution_and_log_probabilities(logits_V: np.ndarray, sett
     assert (probability_V[tokens] > 0).all()
     np.testing.assert_allclose(out.logprob_B, np.log(probability_V[tokens]), atol=1e-5)
     np.testing.assert_allclose(out.model_logprob_B, jax.nn.log_softmax(logits_V)[tokens], atol=1e-5)
+
+
+def test_stop_ids_are_left_out_before_their_first_position(logits_V: np.ndarray) -> None:
+    """Before, the distribution is that of the other tokens; from there on, the whole one; the model's own always."""
+    rows, first = 20_000, 10_000
+    stop_ids = tuple(np.argsort(-logits_V)[[0, 3]].tolist())
+    settings = controls(rows, stop_ids=stop_ids, stop_from=first)
+    out = sample(jnp.tile(logits_V, (rows, 1)), jnp.arange(rows), settings, max_top_k=MAX_TOP_K)
+    tokens, logprobs = np.asarray(out.token_B), np.asarray(out.logprob_B)
+    for part, left_out in ((slice(0, first), stop_ids), (slice(first, rows), ())):
+        probability_V = exact(logits_V, temperature=1.0, top_p=1.0, top_k=20, left_out=left_out)
+        share_V = np.bincount(tokens[part], minlength=VOCAB) / first
+        np.testing.assert_allclose(share_V, probability_V, atol=0.02)
+        assert (probability_V[tokens[part]] > 0).all()
+        np.testing.assert_allclose(logprobs[part], np.log(probability_V[tokens[part]]), atol=1e-5)
+    np.testing.assert_allclose(out.model_logprob_B, jax.nn.log_softmax(logits_V)[tokens], atol=1e-5)
+
+
+def test_stop_ids_of_each_row() -> None:
+    settings = controls(3, stop_ids=(4, 7))
+    assert is_stop(jnp.array([4, 7, 4]), settings).tolist() == [True] * 3
+    assert is_stop(jnp.array([5, 0, 8]), settings).tolist() == [False] * 3
 
 
 def test_temperature_zero_is_greedy_and_certain(logits_V: np.ndarray) -> None:
@@ -99,7 +135,16 @@ def test_numbers_that_are_not_finite_show_in_the_log_probability() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": 0}]
+    "bad",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": 0},
+        {"min_tokens": -1},
+        {"stop_strings": ("",)},
+    ],
 )
 def test_settings_out_of_range_are_refused(bad: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):

@@ -1,0 +1,71 @@
+"""New weights for the replicas: one jitted step from wherever the trainer has them to a copy on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+
+@dataclass(frozen=True)
+class Served:
+    """Parameters that belong to an engine alone, on its device and in its dtypes: it need not copy them."""
+
+    params: Any
+
+
+class WeightSwap:
+    """Copies a tree of parameters onto every one of some devices, in the dtypes of the weights being served.
+
+    Where the trainer's arrays are divided over those very devices, one jitted step gathers and converts them; arrays
+    elsewhere travel to the devices first. Beside its argument it makes the copies and nothing else.
+    """
+
+    def __init__(self, devices: Sequence[Any], traced: Callable[[], None]) -> None:
+        """Compiles nothing yet.
+
+        Args:
+          devices: of the replicas, one each.
+          traced: is called when a program is traced, which happens once per kind of input.
+        """
+        self._devices = tuple(devices)
+        self._everywhere = NamedSharding(Mesh(np.array(self._devices), ("replica",)), PartitionSpec())
+        self._traced = traced
+        self._step = jax.jit(self._copied, static_argnums=1, out_shardings=self._everywhere)
+
+    def __call__(self, params: Any, dtypes: Any = None) -> list[Served]:
+        """One copy per device, in their order.
+
+        Args:
+          params: host or device arrays, however divided.
+          dtypes: a tree of dtypes; default: those of `params`.
+        """
+        leaves, structure = jax.tree.flatten(params)
+        wanted = jax.tree.leaves(dtypes) if dtypes is not None else [leaf.dtype for leaf in leaves]
+        leaves = [self._within_reach(leaf) for leaf in leaves]
+        copies = self._step(leaves, tuple(jnp.dtype(dtype) for dtype in wanted))
+        return [
+            Served(jax.tree.unflatten(structure, [_part_on(device, leaf) for leaf in copies]))
+            for device in self._devices
+        ]
+
+    def _within_reach(self, leaf: Any) -> Any:
+        """The array, if a program on the devices can take it; otherwise a copy of it on them."""
+        if isinstance(leaf, jax.Array) and leaf.sharding.device_set != set(self._devices):
+            return jax.device_put(leaf, self._everywhere)
+        return leaf
+
+    def _copied(self, leaves: list[jax.Array], dtypes: tuple[Any, ...]) -> list[jax.Array]:
+        self._traced()
+        return [jnp.array(leaf, dtype, copy=True) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+
+
+def _part_on(device: Any, leaf: jax.Array) -> jax.Array:
+    """The copy on one device as an array that knows of no mesh: programs are traced for one or the other."""
+    mine = next(shard.data for shard in leaf.addressable_shards if shard.device == device)
+    return jax.make_array_from_single_device_arrays(leaf.shape, SingleDeviceSharding(device), [mine])
