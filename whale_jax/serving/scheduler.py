@@ -16,12 +16,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
+from whale_jax.serving.compilations import CompilationMeter
 from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
 from whale_jax.serving.inflight import InFlight, Outcome, resolve
 from whale_jax.serving.slots import Request, SlotTable
 
 _log = logging.getLogger(__name__)
+
+FULL_EXTENDS = 8
+"""Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many slots
+as an extend step has rows would hold up everybody else to their end."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class RolloutScheduler:
     """`Driver` with first come, first served admission.
 
     Extends go before decodes while they fill their rows, since a decode step costs the same however many slots are
-    active; an extend with empty rows is run at most once between two decodes.
+    active, but for `FULL_EXTENDS` steps at most; an extend with empty rows is run at most once between two decodes.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -49,6 +54,7 @@ class RolloutScheduler:
         self._inbox: queue.SimpleQueue[Request | _SetWeights | _Stop] = queue.SimpleQueue()
         self._waiting: deque[Request] = deque()
         self._in_flight = InFlight("rollout scheduler")
+        self._compilations = CompilationMeter()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -104,7 +110,12 @@ class RolloutScheduler:
         item.done.result()
 
     def stats(self) -> dict[str, int]:
-        return {**self._table.stats(), "requests_in_flight": len(self._in_flight)}
+        return {
+            **self._table.stats(),
+            "requests_in_flight": len(self._in_flight),
+            "requests_waiting": len(self._waiting) + self._inbox.qsize(),
+            "compilations_after_warm_up": self._compilations.count,
+        }
 
     def _run(self, started: Future[None]) -> None:
         try:
@@ -115,22 +126,26 @@ class RolloutScheduler:
             return
         started.set_result(None)
         try:
-            self._serve()
+            with self._compilations.watch():
+                self._serve()
         except Exception as error:
             _log.exception("the rollout scheduler failed")
             self._in_flight.fail(f"the rollout scheduler failed: {type(error).__name__}: {error}", error)
         else:
             self._in_flight.fail("the rollout scheduler was stopped")
+        self._waiting.clear()
         self._refuse_weights()
 
     def _serve(self) -> None:
         table, engine = self._table, self._engine
         while self._receive():
             self._admit()
-            while table.waiting_to_extend() >= engine.extend_rows:
+            full = 0
+            while table.waiting_to_extend() >= engine.extend_rows and full < FULL_EXTENDS:
                 table.extend()
+                full += 1
                 self._admit()
-            if table.waiting_to_extend():
+            if table.waiting_to_extend() and full < FULL_EXTENDS:
                 table.extend()
             table.decode()
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from whale_jax.serving import jetstream
+from whale_jax.serving import jetstream, jetstream_package
 from whale_jax.serving.driver import ContextOverflow, Sampling, ServingError, make_driver
 from whale_jax.serving.engine import Engine
 
@@ -23,7 +23,7 @@ _IMPORT_PROBE = """
 import logging, sys
 root = logging.getLogger()
 before = root.level, list(root.handlers)
-import whale_jax.serving.jetstream
+import whale_jax.serving.jetstream_driver
 assert (root.level, root.handlers) == before, "root logger changed"
 import logging
 logging.getLogger("jetstream").info("quiet")
@@ -45,7 +45,7 @@ def test_without_the_package_the_error_says_what_to_do(engine: Engine, monkeypat
 
 def test_deleting_a_pytree_frees_its_arrays() -> None:
     array = jnp.ones(3)
-    jetstream.orchestrator.delete_pytree({"a": array, "b": 1})
+    jetstream_package.orchestrator.delete_pytree({"a": array, "b": 1})
     assert array.is_deleted()
 
 
