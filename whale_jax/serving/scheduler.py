@@ -25,8 +25,8 @@ from whale_jax.serving.slots import Request, SlotTable
 _log = logging.getLogger(__name__)
 
 FULL_EXTENDS = 8
-"""Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many slots
-as an extend step has rows would hold up everybody else to their end."""
+"""Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many
+slots as an extend step has rows would hold up everybody else to their end."""
 
 
 @dataclass(frozen=True)
