@@ -136,8 +136,8 @@ def main(argv: Sequence[str]) -> int:
         rest = values(list(argv))
         if len(rest) > 1:
             raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
-        names = [field.name for field in dataclasses.fields(ServeSettings)]
-        settings = ServeSettings(**{name: values[name].value for name in names})
+        given: dict[str, Any] = {spec.name: values[spec.name].value for spec in dataclasses.fields(ServeSettings)}
+        settings = ServeSettings(**given)
         before = {one: signal.signal(one, lambda *_: ended.set()) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             with serving(settings) as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 
@@ -45,7 +44,7 @@ class CompilationMeter:
 _here = threading.local()
 
 
-def _hear(event: str, seconds: float, **_: Any) -> None:
+def _hear(event: str, duration_secs: float, **kwargs: str | int) -> None:
     meter: CompilationMeter | None = getattr(_here, "meter", None)
     if event == _COMPILED and meter is not None:
         meter._add()

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from whale_jax.serving.admission import attach
 from whale_jax.serving.compilations import CompilationMeter
 from whale_jax.serving.driver import Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
@@ -126,7 +127,7 @@ class JetStreamEngine(engine_api.Engine):
                 running.cancelled = True
                 decode_state.drop_cancelled()
             if not request.cancelled:
-                decode_state.attach(request, slot)
+                attach(decode_state, request, slot)
         self._live[slot] = _Live(request)
         return decode_state
 
@@ -163,10 +164,10 @@ class JetStreamEngine(engine_api.Engine):
     def get_prefix_destination_sharding(self) -> None:
         return None
 
-    def get_tokenizer(self) -> TokenizerParameters:
+    def get_tokenizer(self) -> Any:
         return TokenizerParameters()
 
-    def build_tokenizer(self, metadata: TokenizerParameters) -> _Ids:
+    def build_tokenizer(self, metadata: Any) -> _Ids:
         return _Ids()
 
     @property

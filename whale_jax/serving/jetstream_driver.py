@@ -8,13 +8,15 @@ The package's rough edges that show here:
 - its return channels raise in the orchestrator's thread when the caller's event loop is gone: here they drop the
   result;
 - a request given up by its caller is computed to its end: here it leaves its slot before the next step;
-- on stop it forgets requests without releasing who waits for them: they are released here.
+- on stop it forgets requests without releasing who waits for them, and waits for its threads for ever: they are
+  released here, and the wait has a bound.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
@@ -25,6 +27,9 @@ from whale_jax.serving.inflight import InFlight, Outcome
 from whale_jax.serving.jetstream import JetStreamEngine
 from whale_jax.serving.jetstream_package import async_multifuture, log, orchestrator, tokenizer_api
 from whale_jax.serving.slots import Request
+
+STOP_SECONDS = 60.0
+"""How long `stop` waits for a step to end before it leaves the threads behind."""
 
 
 class _Channel(async_multifuture.AsyncMultifuture[list[Any]]):
@@ -127,10 +132,21 @@ class JetStreamDriver:
             self._in_flight.start()
 
     def stop(self) -> None:
-        if self._orchestrator is not None:
-            self._in_flight.fail("the JetStream driver was stopped")
-            running, self._orchestrator = self._orchestrator, None
-            running.stop()
+        """Releases who waits at once, then ends the threads.
+
+        Raises:
+          ServingError: a thread is stuck in a step; it is left behind, and this driver cannot be started again.
+        """
+        if self._orchestrator is None:
+            return
+        self._in_flight.fail("the JetStream driver was stopped")
+        # The package's own `stop` waits for ever.
+        stopping = threading.Thread(target=self._orchestrator.stop, name="jetstream-stop", daemon=True)
+        stopping.start()
+        stopping.join(STOP_SECONDS)
+        if stopping.is_alive():
+            raise ServingError(f"google-jetstream's threads are stuck: a step takes more than {STOP_SECONDS} s")
+        self._orchestrator = None
 
     def __enter__(self) -> Self:
         self.start()

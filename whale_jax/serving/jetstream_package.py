@@ -74,16 +74,20 @@ with _contained_import():
     from jetstream.core import orchestrator, server_lib
     from jetstream.core.proto import jetstream_pb2, jetstream_pb2_grpc
     from jetstream.core.utils import async_multifuture
-    from jetstream.engine import engine_api, token_utils, tokenizer_api
-    from jetstream.engine.tokenizer_pb2 import TokenizerParameters  # type: ignore[attr-defined]  # made at run time
+    from jetstream.engine import engine_api, token_utils, tokenizer_api, tokenizer_pb2
+
+messages: Any = jetstream_pb2
+"""The messages of its service; protobuf makes the classes at run time."""
+
+TokenizerParameters: Any = vars(tokenizer_pb2)["TokenizerParameters"]
 
 __all__ = [
     "TokenizerParameters",
     "async_multifuture",
     "engine_api",
-    "jetstream_pb2",
     "jetstream_pb2_grpc",
     "log",
+    "messages",
     "orchestrator",
     "server_lib",
     "tokenizer_api",

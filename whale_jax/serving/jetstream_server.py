@@ -32,7 +32,7 @@ import grpc
 from whale_jax.qwen3_5.chat import Piece
 from whale_jax.serving.driver import ContextOverflow, DriverStopped, Sampling, ServingError
 from whale_jax.serving.jetstream_driver import JetStreamDriver, Reply
-from whale_jax.serving.jetstream_package import jetstream_pb2, jetstream_pb2_grpc, server_lib
+from whale_jax.serving.jetstream_package import jetstream_pb2_grpc, messages, server_lib
 from whale_jax.serving.text import ByteDecoder, TextStream
 
 FINISH_REASON, WEIGHT_VERSION = "finish-reason", "weight-version"
@@ -75,7 +75,7 @@ class Servicer(jetstream_pb2_grpc.OrchestratorServicer):
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
         """Live while every engine accepts requests."""
-        return jetstream_pb2.HealthCheckResponse(is_live=all(driver.live for driver in self._drivers))
+        return messages.HealthCheckResponse(is_live=all(driver.live for driver in self._drivers))
 
     async def Decode(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Streams one greedy reply."""
@@ -133,6 +133,8 @@ class Servicer(jetstream_pb2_grpc.OrchestratorServicer):
 class Server(server_lib.JetStreamServer):
     """The package's server, on an address of one's own choice."""
 
+    _grpc_server: grpc.aio.Server
+
     def __init__(self, servicer: Servicer, *, stop: Callable[[], None], host: str = "127.0.0.1", port: int = 0) -> None:
         """Binds the address; `start` accepts calls.
 
@@ -180,8 +182,8 @@ class Server(server_lib.JetStreamServer):
 
 
 def _response(ids: Sequence[int], text: str | None) -> Any:
-    sample = jetstream_pb2.DecodeResponse.StreamContent.Sample(token_ids=ids, text=text or "")
-    return jetstream_pb2.DecodeResponse(stream_content=jetstream_pb2.DecodeResponse.StreamContent(samples=[sample]))
+    sample = messages.DecodeResponse.StreamContent.Sample(token_ids=ids, text=text or "")
+    return messages.DecodeResponse(stream_content=messages.DecodeResponse.StreamContent(samples=[sample]))
 
 
 async def _abort(context: Any, error: Exception) -> None:

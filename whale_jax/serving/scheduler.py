@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
+from whale_jax.serving.admission import attach
 from whale_jax.serving.compilations import CompilationMeter
 from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 FULL_EXTENDS = 8
 """Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many
 slots as an extend step has rows would hold up everybody else to their end."""
+
+STOP_SECONDS = 60.0
+"""How long `stop` waits for a step to end before it leaves the thread behind."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,27 @@ class RolloutScheduler:
         if self._thread is not None:
             return
         started: Future[None] = Future()
+        self._inbox = (
+            queue.SimpleQueue()
+        )  # what reached a thread that had ended, its stop among it, is not for this one
         self._thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
         self._thread.start()
         started.result()
 
     def stop(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(_Stop())
-            thread.join()
+        """Releases who waits at once, then ends the thread.
+
+        Raises:
+          ServingError: the thread is stuck in a step; it is left behind, and this driver cannot be started again.
+        """
+        if self._thread is None:
+            return
+        self._in_flight.fail("the rollout scheduler was stopped")
+        self._inbox.put(_Stop())
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            raise ServingError(f"the rollout scheduler's thread is stuck: its step takes more than {STOP_SECONDS} s")
+        self._thread = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -171,7 +187,7 @@ class RolloutScheduler:
                 slot = self._table.choose(request.session)
                 if slot is None:
                     return
-                self._table.attach(request, slot)
+                attach(self._table, request, slot)
             self._waiting.popleft()
 
     def _set_weights(self, item: _SetWeights) -> None:

@@ -7,8 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ import grpc
 import pytest
 
 from tests.whale_jax.serving.conversations import MAX_LEN, STOP_ID, VOCAB
+from tests.whale_jax.serving.gate import PATIENCE, Gate, eventually
 from whale_jax.qwen3_5.chat import ChatCodec, Piece
 from whale_jax.serve import ServeSettings, main, serving
 from whale_jax.serving.driver import Generation, Sampling, make_driver
 from whale_jax.serving.engine import Engine
 from whale_jax.serving.jetstream_driver import JetStreamDriver
-from whale_jax.serving.jetstream_package import jetstream_pb2, jetstream_pb2_grpc, server_lib
+from whale_jax.serving.jetstream_package import jetstream_pb2_grpc, messages, server_lib
 from whale_jax.serving.jetstream_server import FINISH_REASON, WEIGHT_VERSION, Server, Servicer
 
 GREEDY = Sampling(temperature=0.0)
@@ -49,10 +49,10 @@ class Letters:
 def request(ids: list[int] | None = None, text: str | None = None, **fields: Any) -> Any:
     content: dict[str, Any] = {}
     if ids is not None:
-        content["token_content"] = jetstream_pb2.DecodeRequest.TokenContent(token_ids=ids)
+        content["token_content"] = messages.DecodeRequest.TokenContent(token_ids=ids)
     if text is not None:
-        content["text_content"] = jetstream_pb2.DecodeRequest.TextContent(text=text)
-    return jetstream_pb2.DecodeRequest(**content, **fields)
+        content["text_content"] = messages.DecodeRequest.TextContent(text=text)
+    return messages.DecodeRequest(**content, **fields)
 
 
 def collect(call: Any) -> tuple[list[int], str, dict[str, str]]:
@@ -60,13 +60,6 @@ def collect(call: Any) -> tuple[list[int], str, dict[str, str]]:
     samples = [response.stream_content.samples[0] for response in call]
     ids = [token for sample in samples for token in sample.token_ids]
     return ids, "".join(sample.text for sample in samples), dict(call.trailing_metadata())
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 30 seconds"
-        threading.Event().wait(0.005)
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ def test_it_is_the_package_s_server_and_gives_the_engine_s_greedy_ids(
     server: Server, stub: Any, driver: JetStreamDriver
 ) -> None:
     assert isinstance(server, server_lib.JetStreamServer)
-    assert stub.HealthCheck(jetstream_pb2.HealthCheckRequest()).is_live
+    assert stub.HealthCheck(messages.HealthCheckRequest()).is_live
     prompts = [[10 + seed, 30, 40 + seed] * 4 for seed in range(7)]
     calls = [stub.Decode(request(prompt, max_tokens=12)) for prompt in prompts]
     results = [collect(call) for call in calls]
@@ -152,30 +145,12 @@ def test_a_bad_call_is_refused_and_the_next_one_answered(stub: Any, message: Any
     assert collect(stub.Decode(request([10], max_tokens=3)))[0]
 
 
-class Gate:
-    """Holds the engine before its next decode step."""
-
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered, self._open = threading.Event(), threading.Event()
-        decode = engine.decode
-
-        def held(rows: Any) -> Any:
-            self.entered.set()
-            assert self._open.wait(60)
-            return decode(rows)
-
-        monkeypatch.setattr(engine, "decode", held)
-
-    def open(self) -> None:
-        self._open.set()
-
-
 def test_H189_calls_that_clients_give_up_free_their_slots(
     stub: Any, driver: JetStreamDriver, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(engine, monkeypatch)
     calls = [stub.Decode(request([10 + number] * 9, max_tokens=50)) for number in range(10)]
-    assert gate.entered.wait(60)
+    assert gate.entered.wait(PATIENCE)
     eventually(lambda: driver.in_flight == 10)
     for call in calls:
         call.cancel()
@@ -192,7 +167,7 @@ def test_past_the_bound_calls_are_refused_to_be_tried_again(
 ) -> None:
     gate = Gate(engine, monkeypatch)
     calls = [stub.Decode(request([10 + number], max_tokens=9)) for number in range(25)]
-    assert gate.entered.wait(60)
+    assert gate.entered.wait(PATIENCE)
     eventually(lambda: driver.in_flight == 25)
     with pytest.raises(grpc.RpcError) as refused:
         collect(stub.Decode(request([10])))
@@ -211,7 +186,7 @@ def test_stopping_releases_calls_that_wait(
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         stub = jetstream_pb2_grpc.OrchestratorStub(channel)
         calls = [stub.Decode(request([10 + number], max_tokens=50)) for number in range(8)]
-        assert gate.entered.wait(60)
+        assert gate.entered.wait(PATIENCE)
         eventually(lambda: driver.in_flight == 8)
         stopping = threading.Thread(target=server.stop)
         stopping.start()
@@ -220,7 +195,7 @@ def test_stopping_releases_calls_that_wait(
                 collect(call)
             assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
         gate.open()
-        stopping.join(60)
+        stopping.join(PATIENCE)
     assert not stopping.is_alive()
 
 
@@ -233,7 +208,7 @@ def test_a_dead_engine_is_no_longer_live(
     monkeypatch.setattr(engine, "decode", broken)
     with pytest.raises(grpc.RpcError, match="device lost"):
         collect(stub.Decode(request([10], max_tokens=9)))
-    assert not stub.HealthCheck(jetstream_pb2.HealthCheckRequest()).is_live
+    assert not stub.HealthCheck(messages.HealthCheckRequest()).is_live
     with pytest.raises(grpc.RpcError) as refused:
         collect(stub.Decode(request([10])))
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
@@ -246,6 +221,7 @@ def test_an_address_that_is_taken_is_an_error(driver: JetStreamDriver, server: S
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_the_demo_checkpoint_answers_text_and_takes_no_control_id_from_it() -> None:
     directory = Path(str(resources.files("whale_jax.demo"))) / "checkpoint"
     codec = ChatCodec.from_dir(directory)
@@ -275,7 +251,7 @@ def test_the_command_serves_until_it_is_told_to_end() -> None:
             stub = jetstream_pb2_grpc.OrchestratorStub(channel)
             assert collect(stub.Decode(request(text="Where is Bergama?", max_tokens=4)))[0]
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
