@@ -9,10 +9,11 @@ one engine's run in which no compiled program ran, `occupancy` the share of slot
 """
 
 import argparse
+import dataclasses
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -23,6 +24,7 @@ from whale_jax.bench.engine_side import Speed, computed_prompt_tokens
 from whale_jax.bench.torch_side import TorchModel, write_wide_checkpoint
 from whale_jax.bench.workload import Workload
 from whale_jax.qwen3_5.convert import load_checkpoint
+from whale_jax.serving.engine import Engine
 
 Row = dict[str, str | float | None]
 
@@ -55,7 +57,9 @@ QUICK = Size(2, 2, 0, 1, (12, 8), (4,), 4)
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a few short rollouts of the demo's checkpoint alone")
-    parser.add_argument("--prompts", type=int, default=FULL.prompts, help="prompts of 8 samples, demo's checkpoint")
+    parser.add_argument(
+        "--prompts", type=int, default=FULL.prompts, help="prompts of 8 samples, demo's checkpoint; 0: none"
+    )
     parser.add_argument(
         "--wide_prompts", type=int, default=FULL.wide_prompts, help="the same for the wide one; 0: none"
     )
@@ -64,22 +68,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> Result:
-    if min(args.prompts, args.slots) < 1 or min(args.wide_prompts, args.replicas) < 0:
-        raise ValueError("--prompts and --slots must be >= 1, --wide_prompts and --replicas >= 0")
-    size = FULL
-    if args.quick:
-        size = QUICK
-    elif (args.prompts, args.wide_prompts, args.slots) != (FULL.prompts, FULL.wide_prompts, FULL.slots):
-        size = Size(args.prompts, 8, args.wide_prompts, 4, FULL.longest, FULL.batches, args.slots)
+    if args.slots < 1 or min(args.prompts, args.wide_prompts, args.replicas) < 0:
+        raise ValueError("--slots must be >= 1, --prompts, --wide_prompts and --replicas >= 0")
+    if args.prompts + args.wide_prompts == 0:
+        raise ValueError("--prompts and --wide_prompts: one of them must be > 0")
+    given = dataclasses.replace(FULL, prompts=args.prompts, wide_prompts=args.wide_prompts, slots=args.slots)
+    size = QUICK if args.quick else given
     replicas = args.replicas or len(jax.local_devices())
     demo = checkpoint_directory(None)
     measured = _Measured()
-    measured.checkpoint("demo", demo, size, size.prompts, replicas, profiled=True)
+    if size.prompts:
+        measured.checkpoint("demo", demo, size, size.prompts, replicas)
     if size.wide_prompts:
         with tempfile.TemporaryDirectory() as directory:
             parameters = write_wide_checkpoint(Path(directory), demo)
-            measured.notes.append(f"the wide checkpoint is random and has {parameters / 1e6:.0f} M parameters")
-            measured.checkpoint("wide", Path(directory), size, size.wide_prompts, replicas, profiled=False)
+            measured.note(f"the wide checkpoint is random and has {parameters / 1e6:.0f} M parameters")
+            measured.checkpoint("wide", Path(directory), size, size.wide_prompts, replicas)
     settings = {
         "prompts": size.prompts,
         "samples": size.group,
@@ -93,23 +97,26 @@ def _run(args: argparse.Namespace) -> Result:
 
 
 class _Measured:
-    """What is known so far."""
+    """What is known so far; each thing is told on the error stream as soon as it is known."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.figures: dict[str, float | None] = {}
 
-    def checkpoint(
-        self, name: str, directory: Path, size: Size, prompts: int, replicas: int, *, profiled: bool
-    ) -> None:
+    def note(self, text: str) -> None:
+        """Something that a reader must know."""
+        self.notes.append(text)
+        print(text, file=sys.stderr, flush=True)
+
+    def checkpoint(self, name: str, directory: Path, size: Size, prompts: int, replicas: int) -> None:
         """Both workloads on one checkpoint, by all who can run them."""
         config, params = load_checkpoint(directory)
         try:
             torch = TorchModel(directory)
         except ImportError as error:
             torch = None
-            self.notes.append(f"transformers is left out: {error}")
+            self.note(f"transformers is left out: {error}")
         prefix = "" if name == "demo" else f"{name}_"
         for kind, tool_turns, longest in zip(("single", "multi"), (0, size.tool_turns), size.longest, strict=True):
             work = workload.make(
@@ -123,6 +130,9 @@ class _Measured:
             engines = engine_side.make_engines(config, params, work, slots=size.slots, replicas=replicas)
             ours = engine_side.run(engines, work)
             self._add(name, kind, f"scheduler, {replicas} engines", ours, work)
+            if kind == "multi":
+                self._prefill(prefix, ours, work)
+                self._profile(name, prefix, engines[0], work)
             orchestrated = engine_side.run(engines, work, "jetstream")
             self._add(name, kind, "JetStream's orchestrator", orchestrated, work)
             theirs = None
@@ -134,38 +144,36 @@ class _Measured:
             self.figures[f"{prefix}{kind}_turn_ratio_by_processor_time"] = (
                 theirs and theirs.processor_seconds / ours.processor_seconds
             )
-            if profiled and kind == "multi":
-                self._prefill(ours, work)
-                self._profile(engines[0], work)
 
     def _add(self, model: str, kind: str, who: str, speed: Speed, work: Workload) -> None:
-        self.rows.append(
-            {
-                "checkpoint": model,
-                "turns": kind,
-                "by": who,
-                "conversations": float(len(work.conversations)),
-                "tokens": float(speed.sampled),
-                "seconds": speed.seconds,
-                "tokens_per_s": speed.sampled / speed.seconds,
-                "tokens_per_processor_s": speed.sampled / speed.processor_seconds,
-            }
-        )
+        row: Row = {
+            "checkpoint": model,
+            "turns": kind,
+            "by": who,
+            "conversations": float(len(work.conversations)),
+            "tokens": float(speed.sampled),
+            "seconds": speed.seconds,
+            "tokens_per_s": speed.sampled / speed.seconds,
+            "tokens_per_processor_s": speed.sampled / speed.processor_seconds,
+        }
+        self.rows.append(row)
+        shown = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
+        print(*shown, sep=", ", file=sys.stderr, flush=True)
 
-    def _prefill(self, speed: Speed, work: Workload) -> None:
+    def _prefill(self, prefix: str, speed: Speed, work: Workload) -> None:
         new = work.new_prompt_tokens
-        self.figures["prefill_ratio"] = computed_prompt_tokens(speed, work) / new
-        self.figures["prefill_ratio_without_store"] = work.unshared_prompt_tokens / new
-        self.figures["prefill_ratio_without_sessions"] = work.repeated_prompt_tokens / new
+        self.figures[f"{prefix}prefill_ratio"] = computed_prompt_tokens(speed, work) / new
+        self.figures[f"{prefix}prefill_ratio_without_store"] = work.unshared_prompt_tokens / new
+        self.figures[f"{prefix}prefill_ratio_without_sessions"] = work.repeated_prompt_tokens / new
 
-    def _profile(self, engine: Any, work: Workload) -> None:
+    def _profile(self, name: str, prefix: str, engine: Engine, work: Workload) -> None:
         profile = engine_side.profile(engine, work)
-        self.figures["host_overhead"] = profile.host_overhead
-        self.figures["occupancy"] = profile.occupancy
+        self.figures[f"{prefix}host_overhead"] = profile.host_overhead
+        self.figures[f"{prefix}occupancy"] = profile.occupancy
         shares = {name: seconds / profile.seconds for name, seconds in profile.programs.items()}
         shown = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
-        self.notes.append(
-            f"one engine's multi-turn run, {profile.seconds:.3g} s: {shown}, host {profile.host_overhead:.0%}"
+        self.note(
+            f"{name}: one engine's multi-turn run, {profile.seconds:.3g} s: {shown}, host {profile.host_overhead:.0%}"
         )
 
 

@@ -90,6 +90,7 @@ __all__ = [
     "messages",
     "orchestrator",
     "server_lib",
+    "token_utils",
     "tokenizer_api",
 ]
 

@@ -65,12 +65,12 @@ class RolloutScheduler:
         if self._thread is not None:
             return
         started: Future[None] = Future()
-        self._inbox = (
-            queue.SimpleQueue()
-        )  # what reached a thread that had ended, its stop among it, is not for this one
-        self._thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
-        self._thread.start()
+        # What reached a thread that had ended, its stop among it, is not for this one.
+        self._inbox = queue.SimpleQueue()
+        thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
+        thread.start()
         started.result()
+        self._thread = thread
 
     def stop(self) -> None:
         """Releases who waits at once, then ends the thread.
