@@ -201,12 +201,13 @@ class JetStreamDriver:
 
     def set_weights(self, params: Any, version: int) -> None:
         def replace() -> None:
+            # The lock of the engine comes first, as in a step that answers a request.
             with self._adapter.lock, self._adapter.compilations.watch():
-                self._adapter.table.set_weights(params, version)
+                self._in_flight.do(lambda: self._adapter.table.set_weights(params, version))
 
         if len(self._in_flight):
             raise ServingError(f"weights can be replaced between rollouts only: {len(self._in_flight)} are in flight")
-        _on_a_bare_thread(lambda: self._in_flight.do(replace))
+        _on_a_bare_thread(replace)
 
     def stats(self) -> dict[str, int]:
         counters = self._adapter.table.stats()
