@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 import jax
 
-from whale_jax.bench import delta_rule
+from whale_jax.bench import delta_rule, rollout, soak
 from whale_jax.bench.bench import Bench, Result
+from whale_jax.main import use_all_cores
 
-BENCHES: dict[str, Bench] = {"delta_rule": delta_rule.BENCH}
+BENCHES: dict[str, Bench] = {"delta_rule": delta_rule.BENCH, "rollout": rollout.BENCH, "soak": soak.BENCH}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(result: Result) -> str:
-    """The result as aligned text: settings and notes on lines of their own, then a row per measurement."""
+    """The result as aligned text: settings and notes on lines of their own, a row per measurement, the figures."""
     columns = list(result.rows[0])
     cells = [columns, *([_cell(row[column]) for column in columns] for row in result.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -54,7 +55,8 @@ def table(result: Result) -> str:
         for line in ([*zip(row, widths, strict=True)] for row in cells)
     ]
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
-    return "\n".join([settings, *result.notes, *lines])
+    figures = [f"{name}: {_cell(value)}" for name, value in result.figures.items()]
+    return "\n".join([settings, *result.notes, *lines, *figures])
 
 
 def _cell(value: str | float | None) -> str:
@@ -64,4 +66,6 @@ def _cell(value: str | float | None) -> str:
 
 
 if __name__ == "__main__":
+    if any(BENCHES[name].all_cores for name in sys.argv[1:2] if name in BENCHES):
+        use_all_cores()
     sys.exit(main(sys.argv[1:]))

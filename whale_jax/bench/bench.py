@@ -3,8 +3,8 @@
 import argparse
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,15 +16,17 @@ class Result:
         settings: what was measured, by name.
         rows: one measurement each, all with the same keys; a unit ends the key (`_ms`, `_s`).
         notes: what a reader must know, for instance what was left out and why.
+        figures: what it all comes down to, by name; keys of their own in the JSON object.
     """
 
     settings: dict[str, Any]
     rows: list[dict[str, str | float | None]]
     notes: tuple[str, ...] = ()
+    figures: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Settings, rows and notes."""
-        return {"settings": self.settings, "rows": self.rows, "notes": list(self.notes)}
+        """Figures, settings, rows and notes."""
+        return {**self.figures, "settings": self.settings, "rows": self.rows, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Bench:
         help: one line.
         add_arguments: adds its own options to a parser that has `--json` and `--repeats`.
         run: measures; raises ValueError for options that do not fit together.
+        all_cores: whether each core of a CPU is to be a device, as in the main job.
     """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Result]
+    all_cores: bool = False
 
 
 def seconds(function: Callable[[], object], repeats: int) -> tuple[float, float]:

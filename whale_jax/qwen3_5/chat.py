@@ -135,6 +135,11 @@ class ChatCodec:
         """Text of ids, control tokens visible; bytes that are no UTF-8 become U+FFFD."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes that ids stand for, of which `decode` is the text; ids that the tokenizer lacks stand for none."""
+        tokens = (self._tokenizer.id_to_token(token) for token in ids)
+        return b"".join(_bytes_of(token) for token in tokens if token is not None)
+
     def start(self, system: str | None, tools: Sequence[Mapping[str, Any]], thinking: bool) -> list[Piece]:
         """The head of a conversation, up to where its first user turn begins; may be empty.
 
@@ -243,6 +248,23 @@ class ChatCodec:
         missing = set(ByteLevel.alphabet()) - set(self._plain.get_vocab())
         if missing:
             raise ConfigError(f"tokenizer.json: {len(missing)} of 256 single bytes are not in the vocabulary")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes printable bytes as themselves and the others, in order, as the characters from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{chr(byte): byte for byte in printable}, **{chr(256 + i): byte for i, byte in enumerate(others)}}
+
+
+_BYTES = _byte_alphabet()
+
+
+def _bytes_of(token: str) -> bytes:
+    """A token outside the byte alphabet (an added one) stands for its own text, as in the tokenizers library."""
+    if all(one in _BYTES for one in token):
+        return bytes(_BYTES[one] for one in token)
+    return token.encode()
 
 
 def _without_added_tokens(description: Mapping[str, Any], added: Mapping[str, int]) -> Tokenizer:

@@ -1,8 +1,8 @@
 """What rollouts ask of serving: sessions that grow, and keyed generation on them.
 
-Two drivers implement `Driver` on one engine: `scheduler.RolloutScheduler` and `jetstream.JetStreamDriver`. A request's
-tokens and log-probabilities are a pure function of (the session's ids and the points at which it was extended, key,
-sampling, weights): they depend on neither driver, slot, neighbours, arrival order nor eviction.
+Two drivers implement `Driver` on one engine: `scheduler.RolloutScheduler` and `jetstream_driver.JetStreamDriver`. A
+request's tokens and log-probabilities are a pure function of (the session's ids and the points at which it was
+extended, key, sampling, weights): they depend on neither driver, slot, neighbours, arrival order nor eviction.
 """
 
 from __future__ import annotations
@@ -150,7 +150,11 @@ class Driver(Protocol):
         ...
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start: see `engine.Engine.counters` and the driver's own."""
+        """Counters since the start (`engine.Engine.counters`, `slots.SlotTable.counters`), and the driver's own.
+
+        `requests_in_flight` were accepted and not answered, `requests_waiting` of them have no slot yet, and
+        `compilations_after_warm_up` should stay 0.
+        """
         ...
 
     def start(self) -> None:
@@ -192,7 +196,7 @@ def make_driver(name: DriverName, *engines: Engine) -> Driver:
                 "--rollout_driver=jetstream needs the package google-jetstream; "
                 "install it with `pip install --no-deps google-jetstream==0.2.2`, or use --rollout_driver=scheduler"
             )
-        from whale_jax.serving.jetstream import JetStreamDriver
+        from whale_jax.serving.jetstream_driver import JetStreamDriver
 
         return JetStreamDriver(engine)
     raise ValueError(f"unknown rollout driver {name!r}; known: scheduler, jetstream")

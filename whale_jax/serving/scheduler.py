@@ -16,12 +16,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
+from whale_jax.serving.admission import attach
+from whale_jax.serving.compilations import CompilationMeter
 from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
 from whale_jax.serving.inflight import InFlight, Outcome, resolve
 from whale_jax.serving.slots import Request, SlotTable
 
 _log = logging.getLogger(__name__)
+
+FULL_EXTENDS = 8
+"""Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many
+slots as an extend step has rows would hold up everybody else to their end."""
+
+STOP_SECONDS = 60.0
+"""How long `stop` waits for a step to end before it leaves the thread behind."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class RolloutScheduler:
     """`Driver` with first come, first served admission.
 
     Extends go before decodes while they fill their rows, since a decode step costs the same however many slots are
-    active; an extend with empty rows is run at most once between two decodes.
+    active, but for `FULL_EXTENDS` steps at most; an extend with empty rows is run at most once between two decodes.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -49,21 +58,34 @@ class RolloutScheduler:
         self._inbox: queue.SimpleQueue[Request | _SetWeights | _Stop] = queue.SimpleQueue()
         self._waiting: deque[Request] = deque()
         self._in_flight = InFlight("rollout scheduler")
+        self._compilations = CompilationMeter()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         if self._thread is not None:
             return
         started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
-        self._thread.start()
+        # What reached a thread that had ended, its stop among it, is not for this one.
+        self._inbox = queue.SimpleQueue()
+        thread = threading.Thread(target=self._run, args=(started,), name="rollout-scheduler", daemon=True)
+        thread.start()
         started.result()
+        self._thread = thread
 
     def stop(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(_Stop())
-            thread.join()
+        """Releases who waits at once, then ends the thread.
+
+        Raises:
+          ServingError: the thread is stuck in a step; it is left behind, and this driver cannot be started again.
+        """
+        if self._thread is None:
+            return
+        self._in_flight.fail("the rollout scheduler was stopped")
+        self._inbox.put(_Stop())
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            raise ServingError(f"the rollout scheduler's thread is stuck: its step takes more than {STOP_SECONDS} s")
+        self._thread = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -104,7 +126,12 @@ class RolloutScheduler:
         item.done.result()
 
     def stats(self) -> dict[str, int]:
-        return {**self._table.stats(), "requests_in_flight": len(self._in_flight)}
+        return {
+            **self._table.stats(),
+            "requests_in_flight": len(self._in_flight),
+            "requests_waiting": len(self._waiting) + self._inbox.qsize(),
+            "compilations_after_warm_up": self._compilations.count,
+        }
 
     def _run(self, started: Future[None]) -> None:
         try:
@@ -115,22 +142,26 @@ class RolloutScheduler:
             return
         started.set_result(None)
         try:
-            self._serve()
+            with self._compilations.watch():
+                self._serve()
         except Exception as error:
             _log.exception("the rollout scheduler failed")
             self._in_flight.fail(f"the rollout scheduler failed: {type(error).__name__}: {error}", error)
         else:
             self._in_flight.fail("the rollout scheduler was stopped")
+        self._waiting.clear()
         self._refuse_weights()
 
     def _serve(self) -> None:
         table, engine = self._table, self._engine
         while self._receive():
             self._admit()
-            while table.waiting_to_extend() >= engine.extend_rows:
+            full = 0
+            while table.waiting_to_extend() >= engine.extend_rows and full < FULL_EXTENDS:
                 table.extend()
+                full += 1
                 self._admit()
-            if table.waiting_to_extend():
+            if table.waiting_to_extend() and full < FULL_EXTENDS:
                 table.extend()
             table.decode()
 
@@ -156,7 +187,7 @@ class RolloutScheduler:
                 slot = self._table.choose(request.session)
                 if slot is None:
                     return
-                self._table.attach(request, slot)
+                attach(self._table, request, slot)
             self._waiting.popleft()
 
     def _set_weights(self, item: _SetWeights) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.whale_jax.serving.conversations import MAX_LEN, VOCAB, Turn, conversation, converse
+from whale_jax.assemble import checkpoint_directory
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.serving.bench_rollout import DEMO_SHAPE
 from whale_jax.serving.driver import Driver, Generation, Sampling, make_driver
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendRow
 
@@ -111,9 +111,8 @@ def test_greedy_tokens_and_log_probabilities_are_the_training_pass_s(
 
 @pytest.mark.slow
 def test_every_row_and_slot_of_the_demo_s_shape_gives_the_same_bits() -> None:
-    engine = Engine(
-        DEMO_SHAPE, model.init_params(DEMO_SHAPE, jax.random.key(0)), slots=64, max_len=768, stop_ids=(1535,)
-    )
+    shape = Qwen35Config.from_dir(checkpoint_directory(None))
+    engine = Engine(shape, model.init_params(shape, jax.random.key(0)), slots=64, max_len=768, stop_ids=(1535,))
     ids = np.random.default_rng(0).integers(0, 1000, 150).tolist()
 
     def result(slot: int, row: int, neighbours: int) -> list[Any]:

@@ -15,15 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from whale_jax.serving import jetstream
-from whale_jax.serving.driver import ContextOverflow, Sampling, ServingError, make_driver
+from whale_jax.serving import jetstream, jetstream_package
+from whale_jax.serving.driver import ContextOverflow, DriverStopped, Sampling, ServingError, make_driver
 from whale_jax.serving.engine import Engine
+from whale_jax.serving.jetstream_driver import JetStreamDriver
 
 _IMPORT_PROBE = """
 import logging, sys
 root = logging.getLogger()
 before = root.level, list(root.handlers)
-import whale_jax.serving.jetstream
+import whale_jax.serving.jetstream_server
 assert (root.level, root.handlers) == before, "root logger changed"
 import logging
 logging.getLogger("jetstream").info("quiet")
@@ -45,7 +46,7 @@ def test_without_the_package_the_error_says_what_to_do(engine: Engine, monkeypat
 
 def test_deleting_a_pytree_frees_its_arrays() -> None:
     array = jnp.ones(3)
-    jetstream.orchestrator.delete_pytree({"a": array, "b": 1})
+    jetstream_package.orchestrator.delete_pytree({"a": array, "b": 1})
     assert array.is_deleted()
 
 
@@ -96,6 +97,38 @@ def test_its_threads_end_with_the_driver(engine: Engine) -> None:
         assert len(mine) == 4
         assert all(thread.daemon for thread in mine)
     assert not any(thread.is_alive() for thread in mine)
+
+
+@pytest.mark.parametrize("place", ["prefill", "generate", "detokenize"])
+def test_an_exception_in_one_of_its_threads_fails_requests_and_not_the_process(
+    engine: Engine, params: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    engine.set_weights(params, 0)
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(f"no {place}")
+
+    async def ask(driver: JetStreamDriver) -> Any:
+        return await driver.generate(driver.open(), [10], max_tokens=9, sampling=Sampling(), key=(0, 1))
+
+    async def ask_all(driver: JetStreamDriver) -> list[Any]:
+        return await asyncio.gather(*(ask(driver) for _ in range(8)), return_exceptions=True)
+
+    with JetStreamDriver(engine) as driver:
+        expected = asyncio.run(ask(driver))
+        with monkeypatch.context() as patch:
+            if place == "detokenize":
+                patch.setattr(jetstream_package.token_utils, "process_result_tokens", broken)
+            else:
+                patch.setattr(jetstream.JetStreamEngine, place, broken)
+            errors = asyncio.run(ask_all(driver))
+            assert all(isinstance(error, DriverStopped) and f"no {place}" in str(error) for error in errors)
+            assert not driver.live
+            driver.stop()
+        driver.start()
+        assert driver.live
+        assert asyncio.run(ask(driver)) == expected
+    assert f"thread jetstream-{place}-0 failed" in caplog.text
 
 
 def test_a_caller_whose_loop_has_ended_does_not_hurt_the_others(engine: Engine, params: Any) -> None:
