@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from whale_jax.serving.driver import Generation, Sampling, ServingError, Session
+from whale_jax.serving.driver import DriverStopped, Generation, Sampling, ServingError, Session
 from whale_jax.serving.engine import Engine
 from whale_jax.serving.inflight import InFlight, Outcome
 from whale_jax.serving.jetstream import JetStreamEngine
@@ -114,6 +115,7 @@ class JetStreamDriver:
         self._adapter = JetStreamEngine(engine)
         self._in_flight = InFlight("JetStream driver")
         self._orchestrator: Orchestrator | None = None
+        self._replies: weakref.WeakSet[Reply] = weakref.WeakSet()
 
     @property
     def live(self) -> bool:
@@ -128,7 +130,7 @@ class JetStreamDriver:
     def start(self) -> None:
         if self._orchestrator is None:
             _on_a_bare_thread(self._engine.warm_up)
-            self._orchestrator = Orchestrator(self._adapter, self._in_flight.fail)
+            self._orchestrator = Orchestrator(self._adapter, self._fail)
             self._in_flight.start()
 
     def stop(self) -> None:
@@ -139,7 +141,7 @@ class JetStreamDriver:
         """
         if self._orchestrator is None:
             return
-        self._in_flight.fail("the JetStream driver was stopped")
+        self._fail("the JetStream driver was stopped")
         # The package's own `stop` waits for ever.
         stopping = threading.Thread(target=self._orchestrator.stop, name="jetstream-stop", daemon=True)
         stopping.start()
@@ -189,7 +191,7 @@ class JetStreamDriver:
             reply.settle(outcome)
 
         reply = Reply(Request(session, extensions, max_tokens, sampling, key, deliver))
-        self._in_flight.add(reply.request, lambda request: self._place(request, reply.channel))
+        self._in_flight.add(reply.request, lambda request: self._place(request, reply))
         return reply
 
     def cancel(self, reply: Reply) -> None:
@@ -219,14 +221,21 @@ class JetStreamDriver:
             "compilations_after_warm_up": self._adapter.compilations.count,
         }
 
-    def _place(self, request: Request, channel: _Channel) -> None:
+    def _fail(self, reason: str, cause: Exception | None = None) -> None:
+        """Releases who waits: for the engine, or for ids that it has sampled and the package will not hand on."""
+        self._in_flight.fail(reason, cause)  # from here on no reply is added
+        for reply in list(self._replies):
+            reply.channel.set_exception(DriverStopped(reason))
+
+    def _place(self, request: Request, reply: Reply) -> None:
         assert self._orchestrator is not None, "requests are accepted between start and stop only"
+        self._replies.add(reply)
         self._orchestrator.place_request_on_prefill_queue(
             orchestrator.ActiveRequest(
                 max_tokens=self._engine.max_len,  # never passed: the request's own bound ends it first
                 history_path="session",  # keeps the package from putting a begin id in front
                 prefill_content=request,  # type: ignore[arg-type]  # taken by Orchestrator as it is
-                return_channel=channel,
+                return_channel=reply.channel,
                 is_client_side_tokenization=True,
             )
         )
