@@ -140,7 +140,9 @@ class Engine(SlotMemory):
         return self.config.vocab_size
 
     def warm_up(self) -> None:
-        """Compiles all programs, on slots whose content must not matter yet. Later calls cost some small steps."""
+        """Compiles all programs, on slots whose content does not matter yet. Later calls do nothing: slots are in use."""
+        if self._warm:
+            return
         if self.suspended:
             self.resume()
         self.clear(0)

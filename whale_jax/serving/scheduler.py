@@ -184,7 +184,7 @@ class RolloutScheduler:
         while self._waiting:
             request = self._waiting[0]
             if not request.cancelled:
-                slot = self._table.choose(request.session)
+                slot = self._table.choose(request.session, sum(map(len, request.extensions)))
                 if slot is None:
                     return
                 attach(self._table, request, slot)
