@@ -73,6 +73,6 @@ async def alternate(run: Run) -> Returned:
 
 
 def _maybe_stop(run: Run, phase: str) -> None:
-    """Stops after a phase that was worked on in this job; phases replayed from the journal do not count."""
-    if run.config.run.stop_after == phase and run.worked_in_phase:
+    """Stops after a phase if this job did any of it, or of the evaluation after it; what the journal has is no work."""
+    if run.config.run.stop_after == phase and run.worked:
         raise Stopped(phase)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import jax
 
-from whale_jax.bench import delta_rule
+from whale_jax.bench import delta_rule, train
 from whale_jax.bench.bench import Bench, Result
 
-BENCHES: dict[str, Bench] = {"delta_rule": delta_rule.BENCH}
+BENCHES: dict[str, Bench] = {"delta_rule": delta_rule.BENCH, "train": train.BENCH}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +54,8 @@ def table(result: Result) -> str:
         for line in ([*zip(row, widths, strict=True)] for row in cells)
     ]
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
-    return "\n".join([settings, *result.notes, *lines])
+    figures = [", ".join(f"{name} {value:.3g}" for name, value in result.figures.items())] if result.figures else []
+    return "\n".join([settings, *result.notes, *lines, *figures])
 
 
 def _cell(value: str | float | None) -> str:

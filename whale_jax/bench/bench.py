@@ -3,8 +3,8 @@
 import argparse
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,15 +16,17 @@ class Result:
         settings: what was measured, by name.
         rows: one measurement each, all with the same keys; a unit ends the key (`_ms`, `_s`).
         notes: what a reader must know, for instance what was left out and why.
+        figures: what the benchmark is about, by name: of `--json`, keys of the object itself.
     """
 
     settings: dict[str, Any]
     rows: list[dict[str, str | float | None]]
     notes: tuple[str, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Settings, rows and notes."""
-        return {"settings": self.settings, "rows": self.rows, "notes": list(self.notes)}
+        """Figures, settings, rows and notes."""
+        return {**self.figures, "settings": self.settings, "rows": self.rows, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)

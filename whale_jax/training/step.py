@@ -24,17 +24,21 @@ from whale_jax.qwen3_5.params import Params, param_shapes
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import ROWS, Placement, check
 from whale_jax.serving.driver import Sampling
+from whale_jax.training.fingerprint import named_leaves
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
-from whale_jax.training.optimizer import like_params
-from whale_jax.training.packing import Batch
+from whale_jax.training.optimizer import like_params, state_sharding
+from whale_jax.training.packing import Batch, Shape
 from whale_jax.training.sharded_loss import sampled_logprobs_sharded, sum_nll_sharded
+
+_NAMED = 5
+"""How many parameters a message names."""
 
 LANES = 4
 """Sums that the micro-batches of a mini-batch are dealt to, whatever the number of devices."""
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or the gradient of a mini-batch is not finite. The state given to the step is intact."""
+    """The loss or the gradient of a mini-batch is not finite, or too large. The state given to the step is intact."""
 
 
 @jax.tree_util.register_dataclass
@@ -105,6 +109,7 @@ class TrainStep:
         compute_dtype: DTypeLike = jnp.float32,
         devices: Sequence[Any] | None = None,
         placement: Placement | None = None,
+        max_grad_norm: float = 0.0,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -121,6 +126,7 @@ class TrainStep:
                 wherever the state is.
             placement: the mesh that state and rows are divided over, in place of `devices`. The results are those of
                 one device up to rounding.
+            max_grad_norm: a gradient of a larger global norm is taken for divergence; 0: none is.
 
         Raises:
             ValueError: both `devices` and `placement` are given.
@@ -135,8 +141,9 @@ class TrainStep:
             raise ValueError("TrainStep: give devices or a placement, not both")
         self._lanes = [devices[lane % len(devices)] for lane in range(LANES)] if devices else [None]
         self._placement = placement
+        self._max_grad_norm = max_grad_norm
         self._traced = 0
-        self._init = jax.jit(lambda params: self._kept_opt_state(optimizer.init(params)))
+        self._init = jax.jit(lambda params: self._kept_opt_state(optimizer.init(params), params))
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
         self._add = jax.jit(self._trace_add, donate_argnums=0)
@@ -148,6 +155,11 @@ class TrainStep:
         """Programs traced so far; constant after the first update as long as shapes stay."""
         return self._traced
 
+    @property
+    def row_multiple(self) -> int:
+        """The rows of a micro-batch must be a multiple of this."""
+        return 1 if self._placement is None else self._placement.row_shards
+
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
         if self._placement is None:
@@ -157,6 +169,20 @@ class TrainStep:
         else:
             params = jax.tree.map(_copied_onto, params, self._placement.params)
         return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+
+    def warm_up(self, state: TrainState, shapes: Sequence[Shape]) -> None:
+        """Runs the largest batch that there can be, full of targets, beside the whole state, and then one of every
+        other shape: what does not fit fails here, before any rollout, and no later update compiles a batch's shape.
+
+        `state` stays valid and nothing of it changes.
+        """
+        device = self._lanes[0]
+        params = state.params if device is None else jax.device_put(state.params, device)
+        for rows, row_len in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], -shape[1])):
+            tokens = np.zeros((rows, row_len), np.int32)
+            real = np.ones((rows, row_len), np.float32)
+            batch = Batch(tokens, np.ones_like(tokens), tokens, real, np.zeros_like(real))
+            jax.block_until_ready(self._accumulate(params, self._zeros(params), self._placed(batch)))
 
     def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
         """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
@@ -184,8 +210,8 @@ class TrainStep:
         if place is not None:
             check(self._config, place.mesh, rows=rows)
             everywhere = place.on(PartitionSpec())
+            opt_state = like_params(opt_state, params, _placed_state, place.params, everywhere)
             params = jax.tree.map(_placed_shape, params, place.params)
-            opt_state = like_params(self._optimizer, opt_state, _placed_shape, place.params, everywhere)
             state = TrainState(params, opt_state, _placed_shape(step, everywhere))
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
@@ -213,10 +239,12 @@ class TrainStep:
             return state, None
         totals, logprobs = self._totals(state.params, batches)
         loss, accuracy, grad_norm, tokens = (float(value) for value in jax.device_get(self._measure(totals)))
-        if not (np.isfinite(loss) and np.isfinite(grad_norm)):
+        finite = np.isfinite(loss) and np.isfinite(grad_norm)
+        if not finite or 0 < self._max_grad_norm < grad_norm:
             raise TrainingDiverged(
                 f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
-                "tokens; no step was made"
+                f"tokens{'' if finite else ', which is not finite'}; no step was made. "
+                + _diagnosis(state.params, totals.grads, batches, jax.device_get(logprobs))
             )
         metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
         return self._apply(state, totals), metrics
@@ -300,18 +328,21 @@ class TrainStep:
         grads = jax.tree.map(lambda grad: grad / totals.sums.weight, totals.grads)
         updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
-        return TrainState(self._kept(params), self._kept_opt_state(opt_state), state.step + 1)
+        return TrainState(self._kept(params), self._kept_opt_state(opt_state, params), state.step + 1)
 
     def _kept(self, params: Params) -> Params:
         return params if self._placement is None else self._placement.keep_params(params)
 
-    def _kept_opt_state(self, opt_state: optax.OptState) -> optax.OptState:
+    def _kept_opt_state(self, opt_state: optax.OptState, params: Params) -> optax.OptState:
         """The optimizer's state divided like the parameters; its scalars are on every chip."""
         if self._placement is None:
             return opt_state
         place = self._placement
-        keep = jax.lax.with_sharding_constraint
-        return like_params(self._optimizer, opt_state, keep, place.params, place.on(PartitionSpec()))
+
+        def keep(leaf: Any, parameter: Any, sharding: Any) -> Any:
+            return jax.lax.with_sharding_constraint(leaf, state_sharding(leaf, parameter, sharding))
+
+        return like_params(opt_state, params, keep, place.params, place.on(PartitionSpec()))
 
     def _placed(self, batch: Batch) -> Batch:
         """A micro-batch with its rows on their chips."""
@@ -330,6 +361,29 @@ def _copied_onto(leaf: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) 
 
 def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _placed_state(leaf: Any, parameter: Any, sharding: Any) -> Any:
+    return _placed_shape(leaf, state_sharding(leaf, parameter, sharding))
+
+
+def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> str:
+    """Where it went wrong: parameters, gradients by parameter, and log-probabilities by micro-batch."""
+    parts = []
+    broken = [name for name, leaf in named_leaves(params).items() if not jnp.isfinite(leaf).all()]
+    if broken:
+        parts.append(f"not finite before the step: {', '.join(broken[:_NAMED])}")
+    norms = {name: float(jnp.linalg.norm(leaf.astype(jnp.float32))) for name, leaf in named_leaves(grads).items()}
+    worst = sorted(norms, key=lambda name: (np.isfinite(norms[name]), -norms[name]))[:_NAMED]
+    parts.append("largest gradients (of the sum): " + ", ".join(f"{name} {norms[name]:.3g}" for name in worst))
+    odd = [
+        index
+        for index, (batch, ours) in enumerate(zip(batches, logprobs, strict=True))
+        if not np.isfinite(ours[batch.weights > 0]).all()
+    ]
+    if odd:
+        parts.append(f"log-probabilities not finite in micro-batches {odd[:_NAMED]} of {len(batches)}")
+    return "; ".join(parts)
 
 
 def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:
