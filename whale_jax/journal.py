@@ -56,8 +56,11 @@ class Journal:
     and only follows them; from the first None on it does the work and calls `append`.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, inherited: int = 0):
         """Reads and verifies what is there.
+
+        Args:
+          inherited: entries at the beginning that are another run's, from which this one branches.
 
         Raises:
           JournalError: a gap in the numbers, a file that is not JSON, or a broken chain of hashes.
@@ -67,6 +70,7 @@ class Journal:
         self._hash = ""
         self.entries: list[dict[str, Any]] = []
         self._cursor = 0
+        self._inherited = inherited
         self._held: tuple[Path, bytes, Future[Any]] | None = None
         for number, path in enumerate(sorted(folder.glob("[0-9]*.json"))):
             if path.name != f"{number:06d}.json":
@@ -80,6 +84,8 @@ class Journal:
                 raise JournalError(f"{path}: does not follow the entry before it; the journal was changed")
             self._hash = hashlib.sha256(data).hexdigest()
             self.entries.append(entry)
+        if len(self.entries) < inherited:
+            raise JournalError(f"{folder}: holds {len(self.entries)} of the {inherited} entries that it branches from")
 
     @property
     def hash(self) -> str:
@@ -107,6 +113,15 @@ class Journal:
             )
         self._cursor += 1
         return entry
+
+    def next_inherited(self) -> dict[str, Any] | None:
+        """The next entry, if the run that this one branches from made it: it says what comes, whatever the settings."""
+        return self.entries[self._cursor] if self._cursor < self._inherited else None
+
+    @property
+    def followed_inherited(self) -> bool:
+        """Whether the entry replayed last is another run's."""
+        return 0 < self._cursor <= self._inherited
 
     @property
     def replaying(self) -> bool:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags as absl_flags
@@ -28,13 +29,14 @@ from whale_jax.alternate import Returned, Stopped, alternate
 from whale_jax.assemble import Parts, assemble, read_parts
 from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
 from whale_jax.domains.task import Split
+from whale_jax.fork import complete_fork, fork_point
 from whale_jax.hand_over import hand_over
 from whale_jax.journal import Journal, JournalError
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.report import summary as report
 from whale_jax.report.progress import Progress
 from whale_jax.run import InfrastructureError, Run
-from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
+from whale_jax.rundir import check_same_fork, claim, is_begun, look, open_config, refuse_inside, remember
 from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
 
@@ -63,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
         parts = read_parts(config)
+        fork = _fork(config, parts)
         if dry_run.value:
             if config.run.run_dir:
                 refuse_inside(Path(config.run.run_dir), parts.initial.directory)
@@ -73,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
         directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
         refuse_inside(directory, parts.initial.directory)
         with Preemption(config.run.grace_seconds).watch() as preemption, claim(directory):
-            changes = open_config(directory, config, parts.inputs)
+            changes = open_config(directory, config, parts.inputs, fork)
+            complete_fork(directory)
             Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
             return _job(config, parts, directory.resolve(), changes, preemption)
     except (ConfigError, JournalError) as error:
@@ -88,6 +92,17 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return 130
+
+
+def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
+    """What a branch that is to be made starts from; None for other runs, and for a branch that has begun already."""
+    spec, directory = config.run.fork_from, config.run.run_dir
+    if spec is None:
+        return None
+    if directory is not None and is_begun(Path(directory)):
+        check_same_fork(Path(directory), spec)
+        return None
+    return fork_point(spec, config, parts.inputs).record()
 
 
 def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str], preemption: Preemption) -> int:

@@ -37,6 +37,7 @@ from whale_jax.report.progress import Progress
 from whale_jax.rollout.ledger import Ledger
 from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
 from whale_jax.rollout.trace import Trace
+from whale_jax.rundir import inherited
 from whale_jax.schedule import Schedule
 from whale_jax.serving.driver import Driver
 from whale_jax.stages import Stage, StageClock, memory
@@ -130,7 +131,7 @@ class Run:
         self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
         self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
         self.stages = stages
-        self.journal = Journal(directory / "journal")
+        self.journal = Journal(directory / "journal", inherited=inherited(directory))
         self.metrics = MetricsWriter(directory)
         self.rollouts = 0
         self.milestones: list[Milestone] = []

@@ -72,8 +72,9 @@ class Packed:
 def ladder(rows: int, row_len: int, shapes: int = 1, multiple: int = 1) -> tuple[Shape, ...]:
     """The shapes that a batch may have, the largest first.
 
-    One shape is [rows, row_len]. With more, the first holds as many positions in as few, long rows, where little is
-    left over at their ends, and each further one half of the one before it, down to rows of one position.
+    One shape is [rows, row_len]. With more, the first holds as many positions in rows that are twice as long where that
+    many rows remain, since less is left over at the ends of long rows (rows that are longer still cost more attention
+    than they save). Each further one is half of the one before it: half as many rows, then rows of half the length.
 
     Args:
         shapes: at most how many, >= 1.
@@ -89,8 +90,13 @@ def ladder(rows: int, row_len: int, shapes: int = 1, multiple: int = 1) -> tuple
         )
     if shapes == 1:
         return ((rows, row_len),)
-    lengths = [rows * row_len // multiple >> halvings for halvings in range(shapes)]
-    return tuple((multiple, length) for length in lengths if length)
+    if rows % (2 * multiple) == 0:
+        rows, row_len = rows // 2, 2 * row_len
+    found = []
+    while len(found) < shapes and row_len:
+        found.append((rows, row_len))
+        rows, row_len = (rows // 2, row_len) if rows % (2 * multiple) == 0 else (rows, row_len // 2)
+    return tuple(found)
 
 
 def pack(sequences: Sequence[TrainSequence], *, row_len: int, rows: int, shapes: int = 1, multiple: int = 1) -> Packed:

@@ -92,10 +92,11 @@ def test_first_fit_decreasing():
     assert packed.fill_rate == 22 / 40
 
 
-def test_a_ladder_starts_with_the_whole_batch_in_long_rows_and_halves():
+def test_a_ladder_starts_with_the_whole_batch_in_longer_rows_and_halves():
     assert ladder(4, 768) == ((4, 768),)
-    assert ladder(4, 768, 3) == ((1, 3072), (1, 1536), (1, 768))
+    assert ladder(4, 768, 4) == ((2, 1536), (1, 1536), (1, 768), (1, 384))
     assert ladder(8, 100, 2, multiple=4) == ((4, 200), (4, 100))
+    assert ladder(3, 10, 2) == ((3, 10), (3, 5))
     assert ladder(1, 2, 9) == ((1, 2), (1, 1))
 
 
