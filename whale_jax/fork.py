@@ -152,9 +152,7 @@ def _kept(
     kept = tuple(step for step in committed if step in present and intact(step))
     needed = {max(committed, default=0): "the weights of that commit"}
     scored = [
-        entry
-        for entry in prefix
-        if entry["kind"] == "evaluation" and entry["split"] == config.evaluation.select_on
+        entry for entry in prefix if entry["kind"] == "evaluation" and entry["split"] == config.evaluation.select_on
     ]
     if scored:
         needed.setdefault(max(scored, key=lambda entry: entry["mean_at_k"])["step"], "the best pair so far")

@@ -297,16 +297,15 @@ class Run:
     async def stream(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
         """The episodes of `requests` with the weights after training step `step`, as they finish."""
         self.serve(step)
-        async for trace in self.runner.run(harness, requests, budgets=self.budgets):
-            self.progress.advance(1)
-            yield trace
+        with self.stages.of(Stage.ROLLOUT):
+            async for trace in self.runner.run(harness, requests, budgets=self.budgets):
+                self.progress.advance(1)
+                yield trace
 
     async def rollout(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> list[Trace]:
         """The episodes of `requests` with the weights after training step `step`, in their order."""
         place = {(request.task.id, request.sample): index for index, request in enumerate(requests)}
-        self.serve(step)
-        with self.stages.of(Stage.ROLLOUT):
-            traces = [trace async for trace in self.stream(step, harness, requests)]
+        traces = [trace async for trace in self.stream(step, harness, requests)]
         return sorted(traces, key=lambda trace: place[trace.task_id, trace.sample])
 
     def score_tag(self, pair: Pair) -> ScoreTag:

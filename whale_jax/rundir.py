@@ -58,9 +58,7 @@ def claim(directory: Path) -> Iterator[None]:
         yield
 
 
-def open_config(
-    directory: Path, config: RunConfig, inputs: Inputs, fork: Mapping[str, Any] | None = None
-) -> list[str]:
+def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mapping[str, Any] | None = None) -> list[str]:
     """Writes config.json into a fresh run directory, or checks that this run is the one it belongs to.
 
     Args:

@@ -23,7 +23,7 @@ class Stage(StrEnum):
     ROLLOUT = "rollout"
     """Episodes, from the first request to the last verdict; verification among them."""
     VERIFY = "verify"
-    """Verifiers, summed over the threads in which they run beside the episodes."""
+    """Verifiers, which run in threads beside the episodes."""
     PACK = "pack"
     TRAIN = "train"
     SWAP = "swap"
@@ -35,11 +35,13 @@ class Stage(StrEnum):
 
 
 class StageClock:
-    """Seconds by stage. For any number of threads."""
+    """Seconds in which a stage went on, however many times at once. For any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds = dict.fromkeys(Stage, 0.0)
+        self._running = dict.fromkeys(Stage, 0)
+        self._since = dict.fromkeys(Stage, 0.0)
         self._marks: dict[str, dict[Stage, float]] = {}
 
     def add(self, stage: Stage, seconds: float) -> None:
@@ -50,14 +52,21 @@ class StageClock:
     @contextlib.contextmanager
     def of(self, stage: Stage) -> Iterator[None]:
         """Counts the time that the context lasts."""
-        started = time.monotonic()
+        with self._lock:
+            if self._running[stage] == 0:
+                self._since[stage] = time.monotonic()
+            self._running[stage] += 1
         try:
             yield
         finally:
-            self.add(stage, time.monotonic() - started)
+            with self._lock:
+                self._running[stage] -= 1
+                if self._running[stage] == 0:
+                    self._seconds[stage] += time.monotonic() - self._since[stage]
 
     def since(self, mark: str) -> dict[str, float]:
-        """Seconds of every stage since the last call with this mark, as `<stage>_seconds`."""
+        """Seconds of every stage since the last call with this mark, as `<stage>_seconds`; what is still going on
+        counts when it is over."""
         with self._lock:
             before = self._marks.get(mark, dict.fromkeys(Stage, 0.0))
             self._marks[mark] = dict(self._seconds)

@@ -221,7 +221,7 @@ def export(source: Path, weights: Any, out: Path) -> None:
 
 
 async def whole(run: Run, preemption: Preemption | None = None) -> Evaluation:
-    """The run to its end, the returned pair handed over (`hand_over.export_checkpoint` is to be replaced by `export`)."""
+    """The run to its end, the returned pair handed over; `export` is to stand in for `hand_over.export_checkpoint`."""
     returned = await (alternate(run) if preemption is None else _alternate(run, preemption))
     best = returned.returned.pair
     hand_over(run.dir / "export", best, run.dir, lambda: run.policy.weights_at(best.step)[0])

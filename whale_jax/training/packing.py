@@ -125,7 +125,7 @@ def pack(sequences: Sequence[TrainSequence], *, row_len: int, rows: int, shapes:
     ]
     if too_long:
         raise PackingError(f"a packed row has {row_len} positions (--row_len), but " + "; ".join(too_long))
-    filled = _fill(lengths, choice) if len(choice) > 1 else _first_fit_decreasing(lengths, *choice[0])
+    filled = _first_fit_decreasing(lengths, rows, row_len) if shapes == 1 else _fill(lengths, choice)
     batches = []
     for shape, members_of_rows in filled:
         batch = _empty_batch(*shape)
