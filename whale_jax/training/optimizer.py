@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -84,12 +85,12 @@ def _rule(settings: OptimizerSettings) -> optax.GradientTransformation:
                 weight_decay=settings.weight_decay,
             )
         case OptimizerName.LION:
-            return optax.lion(
-                settings.learning_rate,
-                b1=settings.b1,
-                b2=settings.b2,
-                mu_dtype="bfloat16",
-                weight_decay=settings.weight_decay,
+            return optax.chain(
+                optax.scale_by_lion(b1=settings.b1, b2=settings.b2, mu_dtype="bfloat16"),
+                # Signs are exact in bf16; the learning rate and the decay are not.
+                optax.stateless(lambda signs, params: jax.tree.map(lambda sign: sign.astype(jnp.float32), signs)),
+                optax.add_decayed_weights(settings.weight_decay),
+                optax.scale_by_learning_rate(settings.learning_rate),
             )
         case OptimizerName.ADAFACTOR:
             # Not optax.adafactor: there the step is multiplied by the size of the parameter, and the decay is not by

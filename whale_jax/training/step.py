@@ -156,6 +156,11 @@ class TrainStep:
         return self._traced
 
     @property
+    def _compares(self) -> bool:
+        """Whether log-probabilities are computed to be compared with the sampler's."""
+        return self._sampling.temperature > 0
+
+    @property
     def row_multiple(self) -> int:
         """The rows of a micro-batch must be a multiple of this."""
         return 1 if self._placement is None else self._placement.row_shards
@@ -244,7 +249,7 @@ class TrainStep:
             raise TrainingDiverged(
                 f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
                 f"tokens{'' if finite else ', which is not finite'}; no step was made. "
-                + _diagnosis(state.params, totals.grads, batches, jax.device_get(logprobs))
+                + _diagnosis(state.params, totals.grads, batches, jax.device_get(logprobs) if self._compares else None)
             )
         metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
         return self._apply(state, totals), metrics
@@ -295,7 +300,7 @@ class TrainStep:
 
         grads, (sums, hidden_NxD) = jax.grad(nll, has_aux=True)(params)
         added = jax.tree.map(jnp.add, totals, _Totals(self._kept(grads), sums))
-        if self._sampling.temperature == 0:  # a greedy sampler reports 0 for every token: nothing to compare with
+        if not self._compares:  # a greedy sampler reports 0 for every token: nothing to compare with
             return added, jnp.full(batch.targets.shape, jnp.nan)
         logprobs_N = target_logprobs(
             hidden_NxD,
@@ -367,8 +372,8 @@ def _placed_state(leaf: Any, parameter: Any, sharding: Any) -> Any:
     return _placed_shape(leaf, state_sharding(leaf, parameter, sharding))
 
 
-def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> str:
-    """Where it went wrong: parameters, gradients by parameter, and log-probabilities by micro-batch."""
+def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs: Sequence[np.ndarray] | None) -> str:
+    """Where it went wrong: parameters, gradients by parameter, and log-probabilities (if known) by micro-batch."""
     parts = []
     broken = [name for name, leaf in named_leaves(params).items() if not jnp.isfinite(leaf).all()]
     if broken:
@@ -378,7 +383,7 @@ def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs
     parts.append("largest gradients (of the sum): " + ", ".join(f"{name} {norms[name]:.3g}" for name in worst))
     odd = [
         index
-        for index, (batch, ours) in enumerate(zip(batches, logprobs, strict=True))
+        for index, (batch, ours) in enumerate(zip(batches, logprobs or (), strict=logprobs is not None))
         if not np.isfinite(ours[batch.weights > 0]).all()
     ]
     if odd:
