@@ -42,7 +42,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trajectories", type=int, default=32, help="of a mini-batch (the demo: 32)")
     parser.add_argument("--row_len", type=int, default=768, help="positions of a row (the demo: 768)")
     parser.add_argument("--rows", type=int, default=4, help="rows of a micro-batch (the demo: 4)")
-    parser.add_argument("--pack_shapes", type=int, default=4, help="shapes of a packed micro-batch")
+    parser.add_argument("--pack_shapes", type=int, default=4, help="shapes of a packed micro-batch (the demo: 1)")
     parser.add_argument("--torch_rows", type=int, default=8, help="trajectories of a torch micro-batch")
 
 

@@ -200,14 +200,9 @@ class TrainStep:
             ShardingError: the mesh does not divide the rows.
         """
         place = self._placement
-        params: Any = jax.tree.map(
-            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-            param_shapes(self._config),
-            is_leaf=lambda node: isinstance(node, tuple),
-        )
-        opt_state = jax.eval_shape(self._optimizer.init, params)
+        params: Any = self._param_shapes()
         step: Any = jax.ShapeDtypeStruct((), jnp.int32)
-        state = TrainState(params, opt_state, step)
+        state = TrainState(params, self.opt_state_shapes(), step)
         totals = jax.eval_shape(self._zeros, params)
         whole: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.int32)
         real: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.float32)
@@ -215,9 +210,8 @@ class TrainStep:
         if place is not None:
             check(self._config, place.mesh, rows=rows)
             everywhere = place.on(PartitionSpec())
-            opt_state = like_params(opt_state, params, _placed_state, place.params, everywhere)
             params = jax.tree.map(_placed_shape, params, place.params)
-            state = TrainState(params, opt_state, _placed_shape(step, everywhere))
+            state = TrainState(params, state.opt_state, _placed_shape(step, everywhere))
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
             batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
@@ -225,6 +219,22 @@ class TrainStep:
             "accumulate": self._accumulate.lower(params, totals, batch),
             "apply": self._apply.lower(state, totals),
         }
+
+    def opt_state_shapes(self) -> optax.OptState:
+        """The optimizer's state as shapes, with their shardings where there is a mesh."""
+        params = self._param_shapes()
+        shapes = jax.eval_shape(self._optimizer.init, params)
+        if self._placement is None:
+            return shapes
+        return like_params(shapes, params, _placed_state, self._placement.params, self._placement.on(PartitionSpec()))
+
+    def _param_shapes(self) -> Any:
+        """The fp32 master weights as shapes, without shardings."""
+        return jax.tree.map(
+            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+            param_shapes(self._config),
+            is_leaf=lambda node: isinstance(node, tuple),
+        )
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         """One optimizer step on the micro-batches of one mini-batch.

@@ -269,6 +269,7 @@ def test_after_a_warm_up_no_shape_of_the_ladder_is_compiled_and_the_largest_ran_
     assert accumulate._cache_size() == compiled == 2
 
 
+@pytest.mark.slow
 def test_a_ladder_changes_no_gradient(train_step, params):
     """Other shapes, other rows: the same sums up to fp32 rounding."""
     sequences = random_sequences(6)
