@@ -15,14 +15,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from whale_jax.config import ConfigError
+from whale_jax.config import ConfigError, all_settings
 from whale_jax.evaluation.evaluate import Evaluation
 from whale_jax.journal import Journal, JournalError
 from whale_jax.report.account import Account, account
 from whale_jax.rundir import read_record
 
 SHOWN = ("schedule", "search_space", "proposer", "seed")
-"""Settings that stand in the table; `differs` in the object holds all that are not those of the first run."""
+"""Settings that stand in the table; `differs` in the object holds all that decide a run and are not the first one's."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,14 @@ def compare(runs: Sequence[RunView]) -> dict[str, Any]:
 def _described(run: RunView, first: RunView) -> dict[str, Any]:
     initial, best = run.points[0], run.best
     before = first.record["settings"]
+    deciding = {spec.name for _, spec in all_settings() if not spec.metadata["operational"]}
     return {
         "run": run.name,
         "settings": {name: run.record["settings"].get(name) for name in SHOWN},
         "differs": {
             name: value
             for name, value in run.record["settings"].items()
-            if name not in ("run_dir", "fork_from") and before.get(name) != value
+            if name in deciding and before.get(name) != value
         },
         "fork": run.record.get("fork"),
         "curve": [
@@ -177,7 +178,8 @@ def show(compared: Mapping[str, Any], console: Console) -> None:
         table.add_row(*_row(run))
     console.print(table)
     console.print(
-        "% with 95 % intervals; test is that of the returned pair, and validation picked it; sampled, proposer: tokens",
+        "% with 95 % intervals; test is that of the returned pair, which validation picked; rollouts: all, evaluations "
+        "and a branch's prefix included; sampled, proposer: tokens",
         style="dim",
     )
     for run in compared["runs"]:
