@@ -122,7 +122,7 @@ def _refuse_other_settings(spec: str, record: Mapping[str, Any], config: RunConf
         if name not in free and before.get(name) != value
     ]
     different += [
-        f"the {name} changed" for name, value in dataclasses.asdict(inputs).items() if record["inputs"][name] != value
+        f"the {name} changed" for name, value in dataclasses.asdict(inputs).items() if record["inputs"].get(name, value) != value
     ]
     if different:
         raise ConfigError(

@@ -15,7 +15,8 @@ def bf16_matrices(params: Params) -> list[jax.Array]:
 
 
 def changed_share(before: list[jax.Array], after: list[jax.Array]) -> float:
-    """Share of the elements that differ, in [0, 1]."""
+    """Share of the elements that differ, in [0, 1]. The arrays may be placed differently."""
+    before = [jax.device_put(one, other.sharding) for one, other in zip(before, after, strict=True)]
     changed = sum(int(count) for count in jax.device_get(_changed(before, after)))
     return changed / sum(leaf.size for leaf in after)
 
