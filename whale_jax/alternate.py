@@ -41,7 +41,7 @@ class Stopped(Exception):
 async def alternate(run: Run) -> Returned:
     """Alternates weight and search phases, then scores the initial and the returned pair on test.
 
-    Where the schedule probes, a probe chooses the kind of each phase.
+    Where the schedule probes, a probe chooses the kind of each phase. A branch first follows the phases of its parent.
 
     Raises:
       Stopped: at the phase boundary that `--stop_after` names.
@@ -51,28 +51,37 @@ async def alternate(run: Run) -> Returned:
     await run.milestone("initial", pair)
     cycle = 0
     while True:
-        truncated = False
-        alone = await choose(run, cycle, pair) if schedule.probes else None
-        if schedule.has_weight_phase and alone is not Component.SEARCH:
-            if pair.step >= schedule.total_steps or not run.affords_step():
+        truncated = inherited = False
+        probed = schedule.probes if (after := run.journal.next_inherited()) is None else after["kind"] == "probe"
+        alone = await choose(run, cycle, pair) if probed else None
+        if _comes(run, "weight", cycle, schedule.has_weight_phase and alone is not Component.SEARCH):
+            if run.journal.next_inherited() is None and (pair.step >= schedule.total_steps or not run.affords_step()):
                 break
             pair, decision = await weight_phase(run, cycle, pair)
             truncated = decision.reason == BUDGET_USED
             await run.milestone(f"cycle {cycle + 1}, weights", pair)
             _maybe_stop(run, "weight_phase")
         searches = schedule.has_search_phase and alone is not Component.WEIGHTS
-        if searches and (run.config.schedule.final_search or not truncated) and run.affords_search():
+        searches = searches and (run.config.schedule.final_search or not truncated) and run.affords_search()
+        if _comes(run, "search", cycle, searches):
             pair = await search_phase(run, cycle, pair)
+            inherited = run.journal.followed_inherited
             await run.milestone(f"cycle {cycle + 1}, search", pair)
             _maybe_stop(run, "search_phase")
         cycle += 1
-        if not schedule.has_weight_phase:
+        if not schedule.has_weight_phase and not inherited:
             break
     initial, best = run.milestones[0], run.best
     return Returned(initial, best, await run.test(initial), await run.test(best), cycle)
 
 
+def _comes(run: Run, kind: str, cycle: int, scheduled: bool) -> bool:
+    """Whether a phase of this kind comes next in the cycle: as scheduled, unless the parent's journal says."""
+    entry = run.journal.next_inherited()
+    return scheduled if entry is None else (entry["kind"], entry.get("cycle")) == (kind, cycle)
+
+
 def _maybe_stop(run: Run, phase: str) -> None:
-    """Stops after a phase that was worked on in this job; phases replayed from the journal do not count."""
-    if run.config.run.stop_after == phase and run.worked_in_phase:
+    """Stops after a phase if this job did any of it, or of the evaluation after it; what the journal has is no work."""
+    if run.config.run.stop_after == phase and run.worked:
         raise Stopped(phase)

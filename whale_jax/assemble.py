@@ -47,9 +47,10 @@ from whale_jax.run import Run, cast
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
+from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
 from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
 
 
@@ -201,15 +202,19 @@ def make_policy(config: RunConfig, parts: Parts, directory: Path, clock: BusyClo
         remat=Remat.of(config.model.remat),
         compute_dtype=jnp.dtype(config.model.compute_dtype),
         devices=jax.local_devices() if jax.default_backend() == "cpu" else None,
+        max_grad_norm=training.max_grad_norm,
         clock=clock,
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
-    return Policy(parts.initial, train_step, sampler, Checkpoints(directory / "checkpoints"), training)
+    kept = Checkpoints(directory / "checkpoints", keep_last=training.keep_last, keep_every=training.keep_every)
+    unfinished = Checkpoints(directory / "unfinished", keep_last=1)
+    return Policy(parts.initial, train_step, sampler, kept, unfinished, training)
 
 
 def optimizer_settings(training: TrainingSettings) -> OptimizerSettings:
     """The optimizer's part of the training settings."""
     return OptimizerSettings(
+        name=OptimizerName(training.optimizer),
         learning_rate=training.learning_rate,
         b1=training.adam_b1,
         b2=training.adam_b2,
@@ -230,9 +235,11 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
       ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
     """
     validator = _validator(config, parts)
-    proposer = make_proposer(config, parts.domain, parts.backend, validator)
+    stages = StageClock()
+    proposer = ClockedProposer(make_proposer(config, parts.domain, parts.backend, validator), stages)
     clock = BusyClock()
-    driver, runner = make_rollouts(config, parts, clock)
+    domain = ClockedDomain(parts.domain, stages).as_domain()
+    driver, runner = make_rollouts(config, dataclasses.replace(parts, domain=domain), clock)
     initial_pair = Pair(0, parts.initial.weights, parts.harness)
 
     @contextlib.contextmanager
@@ -252,13 +259,14 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             proposer=proposer,
             validator=validator,
             progress=progress,
+            stages=stages,
             meter=Meter(parts.initial.config, driver.stats, clock, progress.seconds),
             scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
         )
         try:
             yield run
         finally:
-            run.metrics.close()
+            run.close()
 
     with driver, make(directory, config, parts.schedule, progress) as run:
         yield run

@@ -18,7 +18,8 @@ async def choose(run: Run, cycle: int, pair: Pair) -> Component:
     steps = min(run.config.schedule.probe_steps, run.schedule.total_steps - pair.step)
     iterations = sum(search["iterations"] for search in run.searches)
     searched = iterations >= run.config.schedule.search_budget_iterations
-    if steps <= 0 or searched or not run.affords_probe(steps):
+    inherited = run.journal.next_inherited() is not None  # then there was a probe, whatever this run could afford
+    if not inherited and (steps <= 0 or searched or not run.affords_probe(steps)):
         return Component.WEIGHTS
     where = {"cycle": cycle, "step": pair.step, "harness": pair.harness_hash}
     entry = run.journal.replay("probe", **where)

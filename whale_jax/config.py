@@ -67,6 +67,20 @@ class RunSettings:
     stop_after: Literal["never", "weight_phase", "search_phase"] = setting(
         "never", "end the job at the first end of such a phase; the same command goes on from there", operational=True
     )
+    fork_from: str | None = setting(
+        None,
+        "run_dir@entry: start from that journal entry of another run, with its checkpoint and random numbers",
+        operational=True,
+    )
+    grace_seconds: float = setting(
+        30.0, "on SIGTERM: seconds to save what was done since the last commit", operational=True, above=0
+    )
+    profile_step: int = setting(
+        0,
+        "training step that the JAX profiler traces, rollouts included, into profile/; 0: none",
+        operational=True,
+        at_least=0,
+    )
     max_rollouts: int = setting(
         0,
         "budget of training and search rollouts together; no step or iteration that would pass it starts; 0: none",
@@ -189,15 +203,41 @@ class TrainingSettings:
     accept: Literal["honest", "paper"] = setting(
         "honest", "honest: reward 1 and the returned reply ended by itself; paper: reward > 0.5"
     )
-    learning_rate: float = setting(1e-3, "AdamW step size, constant", above=0)
-    adam_b1: float = setting(0.9, "AdamW first-moment decay (open in the paper)", at_least=0)
-    adam_b2: float = setting(0.95, "AdamW second-moment decay (open in the paper)", at_least=0)
-    weight_decay: float = setting(0.0, "AdamW decoupled weight decay (open in the paper)", at_least=0)
+    optimizer: Literal["adamw", "lion", "adafactor"] = setting(
+        "adamw",
+        "update rule: adamw, the paper's (8 bytes of state per parameter); lion (2); adafactor (about none)",
+        late=True,
+    )
+    learning_rate: float = setting(1e-3, "step size, constant", above=0)
+    adam_b1: float = setting(0.9, "adamw, lion: first-moment decay (open in the paper)", at_least=0)
+    adam_b2: float = setting(0.95, "adamw, lion: second-moment decay (open in the paper)", at_least=0)
+    weight_decay: float = setting(0.0, "decoupled weight decay (open in the paper)", at_least=0)
     clip_norm: float = setting(1.0, "global gradient norm above which it is scaled down; 0: never", at_least=0)
+    max_grad_norm: float = setting(
+        0.0,
+        "global gradient norm above which training is taken to diverge: the phase stops; 0: only when it is not finite",
+        operational=True,
+        at_least=0,
+    )
     minibatch: int = setting(32, "trajectories per optimizer step", at_least=1)
     row_len: int = setting(768, "tokens of a packed row", at_least=16)
     rows: int = setting(4, "packed rows of a micro-batch", at_least=1)
+    pack_shapes: int = setting(
+        1,
+        "shapes that a micro-batch may have: 1: --rows rows of --row_len; more: as many positions in fewer, longer "
+        "rows, and halves of that",
+        late=True,
+        at_least=1,
+    )
     checkpoint_every: int = setting(4, "training steps between two commits of a weight phase", at_least=1)
+    keep_last: int = setting(2, "newest checkpoints kept, beside the best pair's", operational=True, at_least=1)
+    keep_every: int = setting(
+        0,
+        "checkpoints of steps that are a multiple of this are kept for ever, so that --fork_from can start there; "
+        "0: none",
+        operational=True,
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

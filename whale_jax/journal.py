@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,11 @@ class Journal:
     and only follows them; from the first None on it does the work and calls `append`.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, inherited: int = 0):
         """Reads and verifies what is there.
+
+        Args:
+          inherited: entries at the beginning that are another run's, from which this one branches.
 
         Raises:
           JournalError: a gap in the numbers, a file that is not JSON, or a broken chain of hashes.
@@ -66,6 +70,8 @@ class Journal:
         self._hash = ""
         self.entries: list[dict[str, Any]] = []
         self._cursor = 0
+        self._inherited = inherited
+        self._held: tuple[Path, bytes, Future[Any]] | None = None
         for number, path in enumerate(sorted(folder.glob("[0-9]*.json"))):
             if path.name != f"{number:06d}.json":
                 raise JournalError(f"{path}: expected entry {number:06d}.json here; an entry is missing")
@@ -78,6 +84,8 @@ class Journal:
                 raise JournalError(f"{path}: does not follow the entry before it; the journal was changed")
             self._hash = hashlib.sha256(data).hexdigest()
             self.entries.append(entry)
+        if len(self.entries) < inherited:
+            raise JournalError(f"{folder}: holds {len(self.entries)} of the {inherited} entries that it branches from")
 
     @property
     def hash(self) -> str:
@@ -106,31 +114,73 @@ class Journal:
         self._cursor += 1
         return entry
 
+    def next_inherited(self) -> dict[str, Any] | None:
+        """The next entry, if the run that this one branches from made it: it says what comes, whatever the settings."""
+        return self.entries[self._cursor] if self._cursor < self._inherited else None
+
+    @property
+    def followed_inherited(self) -> bool:
+        """Whether the entry replayed last is another run's."""
+        return 0 < self._cursor <= self._inherited
+
     @property
     def replaying(self) -> bool:
         """Whether recorded entries are left to follow."""
         return self._cursor < len(self.entries)
 
-    def append(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Commits an entry; it is on disk when this returns.
+    def append(self, kind: str, fields: Mapping[str, Any], *, after: Future[Any] | None = None) -> dict[str, Any]:
+        """Commits an entry; it is on disk when this returns, unless it rests on evidence that is still being written.
+
+        Args:
+          after: the writing of the evidence. The entry follows it (see `settle`), before any later one; a job that ends
+            earlier has not committed it.
 
         Raises:
           JournalError: entries are left to replay, or another process wrote the same entry.
+          Exception: of the evidence of the entry before.
         """
+        self.settle()
         if self.replaying:
             raise JournalError(f"{self._folder}: entry {self._cursor} must be replayed before another is written")
         number = len(self.entries)
         entry = {"entry": number, "kind": kind, "previous": self._hash, **fields}
         data = canonical(entry)
         path = self._folder / f"{number:06d}.json"
+        if after is None:
+            self._write(path, data)
+        else:
+            self._held = path, data, after
+        entry = json.loads(data)
+        self._hash = hashlib.sha256(data).hexdigest()
+        self.entries.append(entry)
+        self._cursor = len(self.entries)
+        return entry
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Writes the entry that waits for its evidence, if there is one.
+
+        Args:
+          wait: for the evidence; without it, an entry whose evidence is not complete goes on waiting.
+
+        Raises:
+          Exception: what the writing of the evidence raised; the entry is then no commit.
+          JournalError: another process wrote the same entry.
+        """
+        if self._held is None or not (wait or self._held[2].done()):
+            return
+        (path, data, evidence), self._held = self._held, None
+        try:
+            evidence.result()
+        except BaseException:
+            self._hash = self.entries.pop()["previous"]
+            self._cursor = len(self.entries)
+            raise
+        self._write(path, data)
+
+    def _write(self, path: Path, data: bytes) -> None:
         try:
             write_once(path, data)
         except FileExistsError as error:
             raise JournalError(
                 f"{path}: written by another process; two runs must not share a run directory"
             ) from error
-        entry = json.loads(data)
-        self._hash = hashlib.sha256(data).hexdigest()
-        self.entries.append(entry)
-        self._cursor = len(self.entries)
-        return entry

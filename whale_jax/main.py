@@ -2,15 +2,17 @@
 
 Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input, a damaged run directory included; 3
 infrastructure, a full disk included (the run stands at its last commit, the same command goes on); 4 training diverged;
-130 interrupted. Anything else is a fault.
+5 ended by SIGTERM (the same command goes on, after what was saved within the grace period); 130 interrupted. Anything
+else is a fault.
 """
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags as absl_flags
@@ -27,13 +29,15 @@ from whale_jax.alternate import Returned, Stopped, alternate
 from whale_jax.assemble import Parts, assemble, read_parts
 from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
 from whale_jax.domains.task import Split
+from whale_jax.fork import complete_fork, fork_point
+from whale_jax.hand_over import hand_over
 from whale_jax.journal import Journal, JournalError
-from whale_jax.qwen3_5.convert import export_checkpoint
+from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.report import summary as report
 from whale_jax.report.page import write_for_run
 from whale_jax.report.progress import Progress
 from whale_jax.run import InfrastructureError, Run
-from whale_jax.rundir import claim, look, open_config, refuse_inside, remember
+from whale_jax.rundir import check_same_fork, claim, is_begun, look, open_config, refuse_inside, remember
 from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
 
@@ -62,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
         parts = read_parts(config)
+        fork = _fork(config, parts)
         if dry_run.value:
             if config.run.run_dir:
                 refuse_inside(Path(config.run.run_dir), parts.initial.directory)
@@ -71,22 +76,37 @@ def main(argv: Sequence[str]) -> int:
             return 0
         directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
         refuse_inside(directory, parts.initial.directory)
-        with claim(directory):
-            changes = open_config(directory, config, parts.inputs)
+        with Preemption(config.run.grace_seconds).watch() as preemption, claim(directory):
+            changes = open_config(directory, config, parts.inputs, fork)
+            complete_fork(directory)
             Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
-            return _job(config, parts, directory.resolve(), changes)
+            return _job(config, parts, directory.resolve(), changes, preemption)
     except (ConfigError, JournalError) as error:
         print_errors(error)
         return 2
     except OSError as error:  # a full disk
         print_errors(error)
         return 3
+    except Preempted:
+        print("terminated before the run began, or after its end; the same command goes on", file=sys.stderr)
+        return EXIT_STATUS
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return 130
 
 
-def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -> int:
+def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
+    """What a branch that is to be made starts from; None for other runs, and for a branch that has begun already."""
+    spec, directory = config.run.fork_from, config.run.run_dir
+    if spec is None:
+        return None
+    if directory is not None and is_begun(Path(directory)):
+        check_same_fork(Path(directory), spec)
+        return None
+    return fork_point(spec, config, parts.inputs).record()
+
+
+def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str], preemption: Preemption) -> int:
     progress = Progress()
     progress.say(f"run directory {directory}")
     progress.say(_description(parts))
@@ -100,7 +120,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
             if run.journal.entries:
                 progress.say(f"resuming after {len(run.journal.entries)} journal entries")
             everything = remember(directory, warnings)
-            result = asyncio.run(_alternate(run))
+            result = asyncio.run(_alternate(run, preemption))
             _finish(run, parts, result, everything)
         return 0
     except Stopped as stop:
@@ -113,8 +133,13 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str]) -
         print_errors(error)
         return 3
     except TrainingDiverged as error:
-        print(f"error: {error}; the last checkpoint is intact", file=sys.stderr)
+        print_errors(error)
         return 4
+    except asyncio.CancelledError:
+        if not preemption.came:
+            raise
+        print("terminated; the same command goes on from here", file=sys.stderr)
+        return EXIT_STATUS
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last commit", file=sys.stderr)
         return 130
@@ -127,9 +152,12 @@ def print_errors(error: Exception) -> None:
     print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
 
 
-async def _alternate(run: Run) -> Returned:
+async def _alternate(run: Run, preemption: Preemption) -> Returned:
+    task = asyncio.current_task()
+    assert task is not None
     try:
-        return await alternate(run)
+        with preemption.cancels(task):
+            return await alternate(run)
     finally:
         await run.runner.close()
 
@@ -138,11 +166,7 @@ def _finish(run: Run, parts: Parts, result: Returned, warnings: list[str]) -> No
     """Writes what the run is for: the exported pair, the summary, the table and the picture."""
     best = result.returned
     export = run.dir / "export"
-    export.mkdir(exist_ok=True)
-    if not (export / "checkpoint").exists():  # it appears whole, and a run has one returned pair
-        weights, _ = run.policy.weights_at(best.pair.step)
-        export_checkpoint(parts.initial.directory, weights, export / "checkpoint")
-    (export / "harness.py").write_text(best.pair.harness, encoding="utf-8")
+    hand_over(export, best.pair, parts.initial.directory, lambda: run.policy.weights_at(best.pair.step)[0])
     diff = report.harness_diff(run, best)
     (run.dir / "harness.diff").write_text(diff, encoding="utf-8")
     report.draw_picture(run, run.dir / "accuracy.png")

@@ -1,7 +1,10 @@
 """The weights side of a run: training state, task order and their checkpoints, moved together."""
 
 import dataclasses
-from collections.abc import Sequence
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,15 @@ import jax
 from whale_jax.config import TrainingSettings
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import Trace
-from whale_jax.training.checkpoint import CheckpointError, Checkpoints
-from whale_jax.training.fingerprint import fingerprint
+from whale_jax.training.checkpoint import CheckpointError, Checkpoints, Saved, Snapshot
+from whale_jax.training.fingerprint import combine
+from whale_jax.training.packing import ladder
 from whale_jax.training.rsft import AcceptRule
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import TrainState, TrainStep
 from whale_jax.training.weight_step import StepReport, train_on
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +53,18 @@ class Policy:
         train_step: TrainStep,
         sampler: TaskSampler,
         checkpoints: Checkpoints,
+        unfinished: Checkpoints,
         settings: TrainingSettings,
     ):
+        """Args:
+        checkpoints: of the run's commits.
+        unfinished: where work since the last commit is put when a job has to end; nothing rests on it.
+        """
         self._initial = initial
         self._train_step = train_step
         self._checkpoints = checkpoints
+        self._unfinished = unfinished
+        self._warm = False
         self._settings = settings
         self._start = sampler.state_dict()
         self._state: TrainState | None = None
@@ -103,21 +116,83 @@ class Policy:
             minibatch=settings.minibatch,
             row_len=settings.row_len,
             rows=settings.rows,
+            shapes=settings.pack_shapes,
         )
         self.step += 1
         return report
 
-    def save(self, protect: Sequence[int] = ()) -> str:
-        """Commits a checkpoint of `step`; returns the weights' SHA-256.
+    def warm_up(self) -> None:
+        """Runs the largest batch that a step may have, once, so that a run that would not fit fails before its
+        rollouts; also compiles the shapes of all others."""
+        if not self._warm:
+            settings = self._settings
+            multiple = self._train_step.row_multiple
+            shapes = ladder(settings.rows, settings.row_len, settings.pack_shapes, multiple)
+            self._train_step.warm_up(self._held(), shapes)
+            self._warm = True
+
+    def begin_save(self, protect: Sequence[int] = ()) -> tuple[str, Future[Saved]]:
+        """Starts to commit a checkpoint of `step`, which training does not wait for.
 
         Args:
           protect: steps whose checkpoints must stay.
+
+        Returns:
+          The weights' SHA-256, and what is done when the checkpoint is on disk.
+
+        Raises:
+          CheckpointError: the save before it failed, or something is in its way.
         """
-        state = self._held()
-        weights = fingerprint(state.params)
+        snapshot = Snapshot.of(self._held())
+        weights = _weights(snapshot)
         meta = {"sampler": self.sampler.state_dict(), "weights": weights, "version": self.version}
-        self._checkpoints.save(self.step, state, meta, protect=protect)
-        return weights
+        return weights, self._checkpoints.begin(self.step, snapshot, meta, protect=protect)
+
+    def save_unfinished(self, where: Mapping[str, Any], steps: Sequence[Any], sampler: Mapping[str, Any]) -> None:
+        """Keeps the state of `step`, which no journal entry has, for the job that goes on from the commit `where`.
+
+        Args:
+          where: names the commit that the steps follow.
+          steps: the records of the steps since.
+          sampler: position in D_weight after the last of them.
+
+        Raises:
+          CheckpointError: it could not be written.
+        """
+        meta = {"where": dict(where), "steps": list(steps), "sampler": dict(sampler)}
+        self._unfinished.save(self.step, self._held(), meta)
+
+    def take_unfinished(self, where: Mapping[str, Any]) -> list[Any]:
+        """Moves on to the state that a job left unfinished after the commit `where`, if one did.
+
+        It is no evidence: one that is damaged or belongs elsewhere is passed over, and its steps are made again.
+
+        Returns:
+          The records of its steps; none if there is nothing.
+        """
+        step = self._unfinished.latest()
+        if step is None:
+            return []
+        try:
+            meta = self._unfinished.meta(step)
+            if meta["where"] != dict(where):
+                return []
+            self._state, _ = self._unfinished.restore(step, self._held())
+        except CheckpointError as error:
+            _log.warning("what a job left unfinished is not used: %s", error)
+            return []
+        self.sampler.load_state(meta["sampler"])
+        self.step = step
+        return meta["steps"]
+
+    def drop_unfinished(self) -> None:
+        """Removes what a job left unfinished."""
+        shutil.rmtree(self._unfinished.directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Ends the writers of checkpoints."""
+        self._checkpoints.close()
+        self._unfinished.close()
 
     def weights_at(self, step: int) -> tuple[Any, int]:
         """The fp32 master weights after training step `step`, and their version.
@@ -146,3 +221,11 @@ class Policy:
         if self._state is None:
             raise RuntimeError("the policy holds no training state yet; call move_to first")
         return self._state
+
+
+def _weights(snapshot: Snapshot) -> str:
+    """The SHA-256 over the parameters of a training state: `fingerprint` of them alone."""
+    prefix = "params/"
+    return combine(
+        {name.removeprefix(prefix): one for name, one in snapshot.descriptions.items() if name.startswith(prefix)}
+    )

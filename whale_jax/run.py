@@ -4,11 +4,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from harness_search.contract import Budgets
@@ -34,8 +37,13 @@ from whale_jax.report.progress import Progress
 from whale_jax.rollout.ledger import Ledger
 from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
 from whale_jax.rollout.trace import Trace
+from whale_jax.rundir import inherited
 from whale_jax.schedule import Schedule
 from whale_jax.serving.driver import Driver
+from whale_jax.stages import Stage, StageClock, memory
+from whale_jax.training.changed import bf16_matrices, changed_share
+from whale_jax.training.checkpoint import CheckpointError, Saved
+from whale_jax.training.step import TrainingDiverged
 from whale_jax.training.weight_step import StepReport
 
 COVERAGE_FLOOR = 0.9
@@ -111,6 +119,7 @@ class Run:
         proposer: Proposer,
         validator: Validator,
         progress: Progress,
+        stages: StageClock,
         meter: Meter,
         scratch: "MakeScratch",
     ):
@@ -121,16 +130,20 @@ class Run:
         self.splits = splits
         self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
         self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
-        self.journal = Journal(directory / "journal")
+        self.stages = stages
+        self.journal = Journal(directory / "journal", inherited=inherited(directory))
         self.metrics = MetricsWriter(directory)
         self.rollouts = 0
         self.milestones: list[Milestone] = []
         self.phases: list[Span] = []
         self.training_curve: list[tuple[int, float]] = []
         self.searches: list[dict[str, Any]] = []
-        self.worked_in_phase = False
+        self.worked = False
         progress.work_total = self._expected_work()
         self._serving_step: int | None = None
+        self._served: list[jax.Array] | None = None
+        self._changed: float | None = None
+        self._saves: list[Future[Saved]] = []
         self._phase: tuple[str, int] | None = None
 
     @property
@@ -173,9 +186,16 @@ class Run:
         self.rollouts += rollouts
 
     def commit_account(self) -> None:
-        """Writes down what the journal entry just committed has cost."""
+        """Writes down what the journal entry just committed has cost, and the checkpoints finished since the last."""
         entry = self.journal.entries[-1]["entry"]
-        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap()})
+        stages = self.stages.since(ACCOUNT)
+        finished = [save.result() for save in self._saves if save.done() and save.exception() is None]
+        self._saves = [save for save in self._saves if not save.done()]
+        saved = {
+            "checkpoint_bytes": sum(one.size for one in finished),
+            "checkpoint_write_seconds": sum(one.seconds for one in finished),
+        }
+        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap(), **stages, **saved, **memory()})
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""
@@ -202,27 +222,85 @@ class Run:
         work += milestones * len(self.splits[Split.VALIDATION]) * evaluation.validation_samples
         return work + tests * len(self.splits[Split.TEST]) * evaluation.test_samples
 
+    def save(self) -> tuple[str, Future[Saved]]:
+        """Starts to commit a checkpoint of the policy; see `Policy.begin_save`. That of the best pair so far stays."""
+        with self.stages.of(Stage.CHECKPOINT):
+            weights, saving = self.policy.begin_save(protect=[self.best.pair.step] if self.milestones else [])
+        self._saves.append(saving)
+        return weights, saving
+
+    def train(self, traces: Sequence[Trace]) -> StepReport:
+        """One training step on the rollouts of one step; see `Policy.train`.
+
+        Raises:
+          TrainingDiverged: names the last commit, which stands.
+        """
+        started = time.monotonic()
+        try:
+            report = self.policy.train(traces)
+        except TrainingDiverged as error:
+            last = max((entry["step"] for entry in self.journal.entries if entry["kind"] == "weight"), default=0)
+            good = self.dir / "checkpoints" / str(last) if last else "the initial weights"
+            raise TrainingDiverged(
+                f"training step {self.policy.step + 1}: {error}. The last good checkpoint is {good} (training step "
+                f"{last}), and the journal stands there"
+            ) from error
+        self.stages.add(Stage.PACK, report.pack_seconds)
+        self.stages.add(Stage.TRAIN, time.monotonic() - started - report.pack_seconds)
+        return report
+
+    @contextlib.contextmanager
+    def profiled(self, step: int) -> Iterator[None]:
+        """Traces what happens meanwhile, if `step` is the one that `--profile_step` names."""
+        if step != self.config.run.profile_step:
+            yield
+            return
+        folder = self.dir / "profile"
+        with jax.profiler.trace(str(folder)):
+            yield
+        self.progress.say(f"training step {step} is profiled in {folder} (TensorBoard, or Perfetto)")
+
+    def close(self) -> None:
+        """Commits what only waits for its evidence, and ends what writes. An error that is under way is not replaced
+        by one of an entry that then is none."""
+        try:
+            if sys.exc_info()[0] is None:
+                self.journal.settle()
+            else:
+                with contextlib.suppress(CheckpointError, JournalError, OSError):
+                    self.journal.settle()
+        finally:
+            self.policy.close()
+            self.metrics.close()
+
     # Rollouts ---------------------------------------------------------------------------------------------------------
 
     def serve(self, step: int) -> None:
         """Gives the engine the weights after training step `step`, in the compute dtype."""
-        self.worked_in_phase = self.worked_in_phase or self._phase is not None
+        self.worked = True
         if self._serving_step == step:
             return
-        params, version = self.policy.weights_at(step)
-        self.driver.set_weights(cast(params, jnp.dtype(self.config.model.compute_dtype)), version)
+        with self.stages.of(Stage.SWAP):
+            params, version = self.policy.weights_at(step)
+            served = cast(params, jnp.dtype(self.config.model.compute_dtype))
+            matrices = bf16_matrices(served)
+            if self._served is not None:
+                self._changed = changed_share(self._served, matrices)
+            self._served = matrices
+            self.driver.set_weights(served, version)
         self._serving_step = step
 
     def forget_serving(self) -> None:
         """Says that a scratch run may have put other weights into the engine."""
-        self._serving_step = None
+        self._serving_step = self._served = None
 
     async def stream(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
         """The episodes of `requests` with the weights after training step `step`, as they finish."""
         self.serve(step)
-        async for trace in self.runner.run(harness, requests, budgets=self.budgets):
-            self.progress.advance(1)
-            yield trace
+        with self.stages.of(Stage.ROLLOUT):
+            async for trace in self.runner.run(harness, requests, budgets=self.budgets):
+                self.progress.advance(1)
+                yield trace
 
     async def rollout(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> list[Trace]:
         """The episodes of `requests` with the weights after training step `step`, in their order."""
@@ -324,7 +402,7 @@ class Run:
     def begin_phase(self, kind: str, cycle: int) -> None:
         """Marks the start of a phase."""
         self._phase = (kind, self.rollouts)
-        self.worked_in_phase = False
+        self.worked = False
         self.progress.show(f"cycle {cycle + 1}, {kind}")
 
     def end_phase(self) -> None:
@@ -354,14 +432,24 @@ class Run:
             "trained_tokens": report.tokens,
             "fill_rate": report.fill_rate,
             "tokens_per_second": rate,
+            "packed_tokens": report.packed_tokens,
+            "packed_positions": report.packed_positions,
+            "bf16_changed_share": self._taken_changed_share(),
+            **self.stages.since("weight step"),
             "rollout_seconds": rollout_seconds,
             "train_seconds": train_seconds,
+            **memory(),
         }
         self.meter.trained(report.packed_tokens)
         if report.mismatch is not None:
             mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
             values |= mismatch
         self.metrics.write("weight", record["rollouts_so_far"], values)
+
+    def _taken_changed_share(self) -> float | None:
+        """Share of bf16 weights that the last swap changed, once; None without a swap since the last call."""
+        share, self._changed = self._changed, None
+        return share
 
     def show_iteration(self, cycle: int, record: IterationRecord, *, replayed: bool) -> None:
         """A search iteration on the terminal, and in the metrics unless an earlier job wrote it there."""
@@ -395,7 +483,10 @@ class Run:
             f"{label} · {split.value} mean@{evaluation.k} {100 * evaluation.mean:.1f} % "
             f"(95 % interval {100 * low:.1f} to {100 * high:.1f}, {evaluation.tasks} tasks)"
         )
-        values = {"mean": evaluation.mean, "low": low, "high": high, "seconds": seconds, "label": label}
+        values: dict[str, float | str | None] = {
+            "mean": evaluation.mean, "low": low, "high": high, "seconds": seconds, "label": label,
+            "bf16_changed_share": self._taken_changed_share(),
+        }  # fmt: skip
         values |= {f"behaviour_{name}": value for name, value in evaluation.domain_figures.items()}
         self.metrics.write(f"evaluation_{split.value}", self.rollouts, values)
 

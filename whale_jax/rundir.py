@@ -58,8 +58,11 @@ def claim(directory: Path) -> Iterator[None]:
         yield
 
 
-def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]:
+def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mapping[str, Any] | None = None) -> list[str]:
     """Writes config.json into a fresh run directory, or checks that this run is the one it belongs to.
+
+    Args:
+      fork: what a branch starts from (`fork.ForkPoint.record`).
 
     Returns:
       What changed and does not forbid to go on (versions, hardware), one line each.
@@ -74,6 +77,8 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
         "inputs": dataclasses.asdict(inputs),
         "environment": _environment(),
     }
+    if fork is not None:
+        record["fork"] = dict(fork)
     if not path.exists():
         write_once(path, canonical(record))
         return []
@@ -104,6 +109,28 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs) -> list[str]
             + ". Use a fresh run directory, or the settings that it was started with"
         )
     return _changes(old["environment"], record["environment"])
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a run lives there already."""
+    return (directory / "config.json").is_file()
+
+
+def inherited(directory: Path) -> int:
+    """Journal entries that a branch shares with the run that it came from; 0 for a run of its own."""
+    if not is_begun(directory):
+        return 0
+    fork = read_record(directory / "config.json").get("fork")
+    return fork["entry"] + 1 if fork else 0
+
+
+def check_same_fork(directory: Path, spec: str) -> None:
+    """Raises ConfigError unless the run that lives in a directory is the branch that `--fork_from` asks for."""
+    fork = read_record(directory / "config.json").get("fork")
+    path, _, number = spec.rpartition("@")
+    if fork is None or (Path(path).resolve(), number) != (Path(fork["run_dir"]), str(fork["entry"])):
+        was = f"branches from {fork['run_dir']}@{fork['entry']}" if fork else "is no branch"
+        raise ConfigError(f"--fork_from={spec}: the run in {directory} {was}; name a fresh --run_dir")
 
 
 def look(directory: Path, config: RunConfig, inputs: Inputs) -> None:

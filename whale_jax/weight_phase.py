@@ -1,5 +1,6 @@
 """A weight phase: online rejection-sampling fine-tuning under a harness that stands still (PAPER section 3)."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -46,38 +47,35 @@ async def weight_phase(run: Run, cycle: int, pair: Pair) -> tuple[Pair, Decision
 async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: int, rewards: list[float]) -> Any:
     policy = run.policy
     policy.move_to(pair.step)
-    settings = run.config.rollout
-    per_step = settings.prompts_per_step * settings.samples_per_prompt
-    steps: list[dict[str, Any]] = []
-    while True:
-        step, started = policy.step + 1, time.monotonic()
-        requests = [
-            EpisodeRequest(task=run.weight_tasks[task_id], sample=sample, purpose="train", cycle=cycle, step=step)
-            for task_id in policy.sampler.next(settings.prompts_per_step)
-            for sample in range(settings.samples_per_prompt)
-        ]
-        # On-policy: `pair` is the last commit, and the policy may be some steps further.
-        traces = await run.rollout(policy.step, pair.harness, requests)
-        rolled = time.monotonic()
-        ledger = Ledger.from_traces(traces)
-        run.require_coverage(ledger, f"training step {step}")
-        report = policy.train(traces)
-        record = {
-            "step": step,
-            "reward": ledger.reward_mean,
-            "rollouts_so_far": run.rollouts + per_step * (len(steps) + 1),
-            "accepted": report.accepted,
-            "unscored": ledger.unscored,
-            "ends": ledger.ends,
-            "sampled_tokens": ledger.sampled_tokens,
-            "updates": len(report.updates),
-        }
-        steps.append(record)
-        decision = _decide(run, [*rewards, *(step["reward"] for step in steps)], steps_before, per_step * len(steps))
-        run.show_step(cycle, record, report, rollout_seconds=rolled - started, train_seconds=time.monotonic() - rolled)
-        if decision.stop or run.commits_at(step):
-            break
-    weights = policy.save(protect=[run.best.pair.step])
+    where = {"journal": run.journal.hash, "cycle": cycle, "first_step": pair.step + 1}
+    steps: list[dict[str, Any]] = policy.take_unfinished(where)
+    if steps:
+        run.progress.say(
+            f"cycle {cycle + 1}, weights · goes on after step {steps[-1]['step']}, which no commit has yet"
+        )
+    per_step = run.config.rollout.prompts_per_step * run.config.rollout.samples_per_prompt
+    run.progress.advance(per_step * len(steps), replayed=True)
+    policy.warm_up()
+    sampler = policy.sampler.state_dict()
+    try:
+        while True:
+            if steps:
+                record = steps[-1]
+                decision = _decide(
+                    run, [*rewards, *(step["reward"] for step in steps)], steps_before, per_step * len(steps)
+                )
+                if decision.stop or run.commits_at(record["step"]):
+                    break
+            run.journal.settle(wait=False)
+            with run.profiled(policy.step + 1):
+                steps.append(await _train_step(run, cycle, pair, run.rollouts + per_step * (len(steps) + 1)))
+            sampler = policy.sampler.state_dict()
+    except asyncio.CancelledError:
+        if steps:
+            policy.save_unfinished(where, steps, sampler)
+            run.progress.say(f"saved {len(steps)} step(s) since the last commit; the same command goes on after them")
+        raise
+    weights, saving = run.save()
     entry = run.journal.append(
         "weight",
         {
@@ -92,9 +90,40 @@ async def _train_until_commit(run: Run, cycle: int, pair: Pair, steps_before: in
             "sampler": policy.sampler.state_dict(),
             "harness": pair.harness_hash,
         },
+        after=saving,
     )
+    policy.drop_unfinished()
     run.commit_account()
     return entry
+
+
+async def _train_step(run: Run, cycle: int, pair: Pair, rollouts_so_far: int) -> dict[str, Any]:
+    """One step: rollouts with the policy as it is, then one pass over what was accepted. Its record for the journal."""
+    policy, settings = run.policy, run.config.rollout
+    step, started = policy.step + 1, time.monotonic()
+    requests = [
+        EpisodeRequest(task=run.weight_tasks[task_id], sample=sample, purpose="train", cycle=cycle, step=step)
+        for task_id in policy.sampler.next(settings.prompts_per_step)
+        for sample in range(settings.samples_per_prompt)
+    ]
+    # On-policy: `pair` is the last commit, and the policy may be some steps further.
+    traces = await run.rollout(policy.step, pair.harness, requests)
+    rolled = time.monotonic()
+    ledger = Ledger.from_traces(traces)
+    run.require_coverage(ledger, f"training step {step}")
+    report = run.train(traces)
+    record = {
+        "step": step,
+        "reward": ledger.reward_mean,
+        "rollouts_so_far": rollouts_so_far,
+        "accepted": report.accepted,
+        "unscored": ledger.unscored,
+        "ends": ledger.ends,
+        "sampled_tokens": ledger.sampled_tokens,
+        "updates": len(report.updates),
+    }
+    run.show_step(cycle, record, report, rollout_seconds=rolled - started, train_seconds=time.monotonic() - rolled)
+    return record
 
 
 def _decide(run: Run, rewards: list[float], steps_before: int, rollouts_since_commit: int) -> Decision:

@@ -1,6 +1,7 @@
 """The journal keeps what was committed, and notices when it was touched."""
 
 import json
+from concurrent.futures import Future
 
 import pytest
 
@@ -97,3 +98,34 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_once(tmp_path / "a", b"1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_entry_follows_its_evidence(tmp_path):
+    journal = Journal(tmp_path)
+    evidence = Future()
+    first = journal.append("weight", {"step": 1}, after=evidence)
+    assert (first["entry"], journal.entries, list(tmp_path.iterdir())) == (0, [first], [])
+    journal.settle(wait=False)
+    assert list(tmp_path.iterdir()) == []
+    evidence.set_result(None)
+    journal.append("evaluation", {})
+    assert Journal(tmp_path).entries == journal.entries
+    done = Future()
+    done.set_result(None)
+    journal.append("weight", {"step": 2}, after=done)
+    journal.settle(wait=False)
+    assert Journal(tmp_path).hash == journal.hash
+
+
+def test_without_its_evidence_an_entry_is_none(tmp_path):
+    journal = Journal(tmp_path)
+    journal.append("evaluation", {})
+    before = journal.hash
+    evidence = Future()
+    journal.append("weight", {"step": 1}, after=evidence)
+    evidence.set_exception(OSError(28, "No space left on device"))
+    with pytest.raises(OSError, match="No space left"):
+        journal.append("evaluation", {})
+    assert (journal.hash, len(journal.entries)) == (before, 1)
+    journal.append("weight", {"step": 1})
+    assert Journal(tmp_path).entries == journal.entries

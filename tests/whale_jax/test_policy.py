@@ -9,6 +9,7 @@ import pytest
 from whale_jax.config import TrainingSettings
 from whale_jax.policy import Initial, Policy
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints
+from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
 
 
@@ -27,7 +28,14 @@ class CountsNothing:
 def policy(folder: Path, value: float = 1.0) -> Policy:
     initial = Initial(folder, None, {"w": jnp.full(3, value)}, "initial")  # pyright: ignore[reportArgumentType]
     sampler = TaskSampler(["a", "b"], seed=0)
-    return Policy(initial, CountsNothing(), sampler, Checkpoints(folder), TrainingSettings())  # pyright: ignore[reportArgumentType]
+    return Policy(
+        initial,
+        CountsNothing(),  # pyright: ignore[reportArgumentType]
+        sampler,
+        Checkpoints(folder),
+        Checkpoints(folder / "unfinished", keep_last=1),
+        TrainingSettings(),
+    )
 
 
 def saved(folder: Path) -> str:
@@ -35,7 +43,10 @@ def saved(folder: Path) -> str:
     first = policy(folder)
     first.move_to(0)
     first.step = 3
-    return first.save()
+    weights, saving = first.begin_save()
+    saving.result()
+    assert weights == fingerprint(first.weights_at(3)[0])
+    return weights
 
 
 def test_a_committed_step_comes_back(tmp_path):
@@ -55,3 +66,48 @@ def test_a_checkpoint_of_other_weights_than_the_journals_is_refused(tmp_path):
         again.move_to(3)
     with pytest.raises(CheckpointError, match="another run's"):
         again.weights_at(3)
+
+
+WHERE = {"journal": "abc", "cycle": 0, "first_step": 1}
+
+
+def left_unfinished(folder: Path) -> None:
+    """What a job saves whose step 2 follows a commit that `WHERE` names."""
+    job = policy(folder)
+    job.move_to(0)
+    job.sampler.next(1)
+    position = job.sampler.state_dict()
+    job.sampler.next(1)  # of a step that was cut
+    job.step = 2
+    job.save_unfinished(WHERE, [{"step": 1}, {"step": 2}], position)
+
+
+def test_unfinished_steps_are_taken_up_with_state_and_task_order(tmp_path):
+    left_unfinished(tmp_path)
+    job = policy(tmp_path, value=7.0)
+    job.move_to(0)
+    assert job.take_unfinished(WHERE) == [{"step": 1}, {"step": 2}]
+    assert job.step == 2
+    assert job.weights_at(2)[0]["w"].tolist() == [1.0] * 3
+    assert job.sampler.epochs == 0.5
+    job.drop_unfinished()
+    assert policy_of_nothing(tmp_path) == []
+
+
+def policy_of_nothing(folder: Path) -> list[Any]:
+    job = policy(folder)
+    job.move_to(0)
+    found = job.take_unfinished(WHERE)
+    assert found or (job.step, job.sampler.epochs) == (0, 0)
+    return found
+
+
+def test_unfinished_steps_of_another_commit_or_damaged_ones_are_made_again(tmp_path, caplog):
+    left_unfinished(tmp_path)
+    job = policy(tmp_path)
+    job.move_to(0)
+    assert job.take_unfinished({**WHERE, "journal": "abd"}) == []
+    assert (job.step, caplog.text) == (0, "")
+    (tmp_path / "unfinished" / "2" / "meta.json").write_text("{}")
+    assert policy_of_nothing(tmp_path) == []
+    assert "left unfinished is not used" in caplog.text

@@ -12,11 +12,16 @@ from collections.abc import Sequence
 
 import jax
 
-from whale_jax.bench import delta_rule, rollout, soak
+from whale_jax.bench import delta_rule, rollout, soak, train
 from whale_jax.bench.bench import Bench, Result
 from whale_jax.main import use_all_cores
 
-BENCHES: dict[str, Bench] = {"delta_rule": delta_rule.BENCH, "rollout": rollout.BENCH, "soak": soak.BENCH}
+BENCHES: dict[str, Bench] = {
+    "delta_rule": delta_rule.BENCH,
+    "rollout": rollout.BENCH,
+    "soak": soak.BENCH,
+    "train": train.BENCH,
+}
 
 
 def main(argv: Sequence[str]) -> int:

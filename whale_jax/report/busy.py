@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendResult, ExtendRow, SampledIds
-from whale_jax.training.packing import Batch
+from whale_jax.training.packing import Batch, Shape
 from whale_jax.training.step import StepMetrics, TrainState, TrainStep
 
 
@@ -80,3 +80,7 @@ class ClockedTrainStep(TrainStep):
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         with self._clock:
             return super().update(state, batches)
+
+    def warm_up(self, state: TrainState, shapes: Sequence[Shape]) -> None:
+        with self._clock:
+            super().warm_up(state, shapes)

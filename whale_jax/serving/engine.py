@@ -140,7 +140,7 @@ class Engine(SlotMemory):
         return self.config.vocab_size
 
     def warm_up(self) -> None:
-        """Compiles all programs, on slots whose content does not matter yet. Later calls do nothing: slots are in use."""
+        """Compiles all programs, on slots whose content does not matter yet. Later calls do nothing."""
         if self._warm:
             return
         if self.suspended:

@@ -3,20 +3,27 @@
     <dir>/<step>/state/       arrays by name, written by Orbax
                  meta.json    the caller's record, and dtype, shape and SHA-256 of every array
 
-A checkpoint is written under a temporary name and renamed when it is complete, so a directory named by its step is
-whole or not there. Bits are verified on restore. Names that this module did not make are neither read nor removed: a
-copied Orbax directory, a step without a record, or anybody's file may lie beside the checkpoints.
+A checkpoint is written by a thread of its own, from a copy on the host, while training goes on. It is written under a
+temporary name and renamed when it is complete, so a directory named by its step is whole or not there. Bits are
+verified on restore. Names that this module did not make are neither read nor removed: a copied Orbax directory, a step
+without a record, or anybody's file may lie beside the checkpoints. A step may be a link to another run's checkpoint:
+it is read like one's own, and where it is no longer kept the link alone goes.
 """
 
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from whale_jax.training.fingerprint import describe_all, named_leaves
@@ -25,10 +32,41 @@ State = TypeVar("State")
 
 _FORMAT = 1
 _INCOMPLETE = ".whale-incomplete-"
+_REPLACED = f"{_INCOMPLETE}replaced-"
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, is not there, or does not hold what was saved."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state on the host, by name: what later updates consume is not needed any more to save it."""
+
+    arrays: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, state: Any) -> "Snapshot":
+        """Copies a pytree of arrays."""
+        return cls({name: np.array(jax.device_get(leaf), copy=True) for name, leaf in named_leaves(state).items()})
+
+    @cached_property
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """`fingerprint.describe` of every array."""
+        return describe_all(dict(self.arrays))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a save came to.
+
+    Attributes:
+        size: bytes of the checkpoint on disk; 0 where it was there already.
+        seconds: from the snapshot's hand-over to the commit.
+    """
+
+    size: int
+    seconds: float
 
 
 class Checkpoints:
@@ -50,6 +88,8 @@ class Checkpoints:
         self.directory = Path(directory)
         self._keep_last = keep_last
         self._keep_every = keep_every
+        self._writer: ThreadPoolExecutor | None = None
+        self._saving: Future[Saved] | None = None
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
@@ -65,34 +105,71 @@ class Checkpoints:
         """The newest committed step."""
         return max(self.steps(), default=None)
 
-    def save(self, step: int, state: Any, meta: Mapping[str, Any], *, protect: Collection[int] = ()) -> None:
-        """Commits a checkpoint, then removes those that nothing keeps.
+    def save(self, step: int, state: Any, meta: Mapping[str, Any], *, protect: Collection[int] = ()) -> Saved:
+        """Commits a checkpoint, then removes those that nothing keeps; it is on disk when this returns.
+
+        Args:
+            state: pytree of arrays.
+            step, meta, protect: as for `begin`, as are the errors.
+        """
+        saving = self.begin(step, Snapshot.of(state), meta, protect=protect)
+        self._saving = None
+        return saving.result()
+
+    def begin(
+        self, step: int, snapshot: Snapshot, meta: Mapping[str, Any], *, protect: Collection[int] = ()
+    ) -> Future[Saved]:
+        """Starts to commit a checkpoint and then to remove those that nothing keeps; a save begun before is waited for.
 
         The same step with the same content is left as it is; with other content it is replaced (a step repeated after a
         kill). Whatever happens before the commit leaves every earlier checkpoint valid.
 
         Args:
             step: >= 0.
-            state: pytree of arrays.
             meta: JSON-able record (sampler position, keys, …), returned by `restore`.
             protect: steps to keep in any case, for instance those a journal entry may return to.
 
+        Returns:
+            What is done when the checkpoint is committed. Its result raises CheckpointError when it could not be.
+
         Raises:
-            CheckpointError: it could not be written, or something else lies at its place.
+            CheckpointError: something else lies at its place, or the save before failed.
             TypeError, ValueError: `meta` is not JSON.
         """
-        record = _seal({"format": _FORMAT, "step": step, "meta": dict(meta), "arrays": describe_all(state)})
+        self.wait()
+        record = _seal({"format": _FORMAT, "step": step, "meta": dict(meta), "arrays": snapshot.descriptions})
         target = self.directory / str(step)
         if os.path.lexists(target) and step not in self.steps():
             raise CheckpointError(f"{target} is in the way and is not a checkpoint of this run; move it elsewhere")
-        if not _is_sealed_as(target, record):
-            self._commit(target, state, record)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._saving = self._writer.submit(self._write, step, snapshot.arrays, record, {step, *protect})
+        return self._saving
+
+    def wait(self) -> None:
+        """Waits for the save that was begun, if there is one. Raises CheckpointError if it failed."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def close(self) -> None:
+        """Ends the writer after what it has begun; errors of a save are those of its future."""
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+
+    def _write(self, step: int, arrays: Mapping[str, Any], record: Mapping[str, Any], keep: Collection[int]) -> Saved:
+        started = time.monotonic()
+        target = self.directory / str(step)
+        size = 0 if _is_sealed_as(target, record) else self._commit(target, arrays, record)
+        saved = Saved(size, time.monotonic() - started)
         try:
-            self._prune({step, *protect})
+            self._prune(keep)
         except OSError as error:
             raise CheckpointError(
                 f"step {step} is saved, but older checkpoints could not be removed: {error}"
             ) from error
+        return saved
 
     def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
         """Reads a checkpoint, to the bit.
@@ -108,6 +185,7 @@ class Checkpoints:
         Raises:
             CheckpointError: no such step, another structure than `like` (every difference is named), or damage.
         """
+        self.wait()
         record = self._record(step)
         wanted = named_leaves(like)
         _check_structure(f"{self.directory / str(step)}", record["arrays"], wanted)
@@ -137,18 +215,18 @@ class Checkpoints:
         """
         return self._record(step)["meta"]
 
-    def _commit(self, target: Path, state: Any, record: Mapping[str, Any]) -> None:
+    def _commit(self, target: Path, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> int:
         partial = self.directory / f"{_INCOMPLETE}{target.name}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._sweep()
             partial.mkdir()
             with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-                checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(named_leaves(state)))
+                checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(dict(arrays)))
             (partial / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
-            _flush(partial)
-            if target.exists():
-                os.rename(target, self.directory / f"{_INCOMPLETE}replaced-{target.name}")
+            size = _flush(partial)
+            if os.path.lexists(target):
+                os.rename(target, self.directory / f"{_REPLACED}{target.name}")
             os.rename(partial, target)
             _flush_directory(self.directory)
         except (OSError, ValueError) as error:  # tensorstore reports a full disk as a ValueError
@@ -157,6 +235,7 @@ class Checkpoints:
                 f"step {target.name} could not be saved under {self.directory}: {error}. Earlier checkpoints are "
                 "untouched; check free space and permissions"
             ) from error
+        return size
 
     def _record(self, step: int) -> dict[str, Any]:
         path = self.directory / str(step) / "meta.json"
@@ -185,9 +264,17 @@ class Checkpoints:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Removes what an interrupted save or removal of ours left behind."""
+        """Removes what an interrupted save or removal of ours left behind; a step whose replacement never came to its
+        place is put back."""
+        for path in self.directory.glob(f"{_REPLACED}*"):
+            target = self.directory / path.name.removeprefix(_REPLACED)
+            if not os.path.lexists(target):
+                os.rename(path, target)
         for path in self.directory.glob(f"{_INCOMPLETE}*"):
-            shutil.rmtree(path)
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -231,13 +318,16 @@ def _is_sealed_as(directory: Path, record: Mapping[str, Any]) -> bool:
     return old is not None and _seal(old)["sha256"] == record["sha256"]
 
 
-def _flush(directory: Path) -> None:
-    """Puts a tree on the disk, so that a machine that stops after the rename finds it whole."""
+def _flush(directory: Path) -> int:
+    """Puts a tree on the disk, so that a machine that stops after the rename finds it whole. Returns its bytes."""
+    size = 0
     for root, _, files in os.walk(directory):
         for name in files:
             with open(os.path.join(root, name), "rb") as file:
                 os.fsync(file.fileno())
+                size += os.fstat(file.fileno()).st_size
         _flush_directory(Path(root))
+    return size
 
 
 def _flush_directory(directory: Path) -> None:

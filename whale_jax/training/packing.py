@@ -1,18 +1,26 @@
 """Sequences of many lengths into rows of one fixed shape.
 
 Several sequences share a row; the model restarts its state, convolution window, attention and positions at each segment
-boundary, so a packed sequence gives the numbers it gives alone. One shape means one compilation.
+boundary, so a packed sequence gives the numbers it gives alone. A batch has one of a few shapes, each compiled once:
+with one shape, the last batch of a mini-batch is mostly empty rows; with a ladder of them, it is as small as it can be.
 
 Letters: R rows of a batch, T positions of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
 from whale_jax.training.rsft import TrainSequence
+
+Shape = tuple[int, int]
+"""Rows and positions of a row."""
+
+_ODD = 3
+"""Batches of a mini-batch that are not of the largest shape, at most."""
 
 
 class PackingError(ValueError):
@@ -42,7 +50,7 @@ class Packed:
     """What `pack` made.
 
     Attributes:
-        batches: micro-batches, all of one shape.
+        batches: micro-batches, each of a shape of `ladder`.
         targets: tokens that carry loss.
         tokens: input positions in use.
         positions: positions in all, padding included.
@@ -61,22 +69,53 @@ class Packed:
         return self.tokens / self.positions if self.positions else 1.0
 
 
-def pack(sequences: Sequence[TrainSequence], *, row_len: int, rows: int) -> Packed:
+def ladder(rows: int, row_len: int, shapes: int = 1, multiple: int = 1) -> tuple[Shape, ...]:
+    """The shapes that a batch may have, the largest first.
+
+    One shape is [rows, row_len]. With more, the first holds as many positions in rows that are twice as long where that
+    many rows remain, since less is left over at the ends of long rows (rows that are longer still cost more attention
+    than they save). Each further one is half of the one before it: half as many rows, then rows of half the length.
+
+    Args:
+        shapes: at most how many, >= 1.
+        multiple: the rows of every batch are a multiple of this (the shards of a mesh).
+
+    Raises:
+        ValueError: a number out of range, or `rows` is no multiple of `multiple`.
+    """
+    if min(rows, row_len, shapes, multiple) < 1 or rows % multiple:
+        raise ValueError(
+            f"pack: row_len, rows and shapes must be >= 1, and rows a multiple of {multiple}; got {row_len}, {rows} "
+            f"and {shapes}"
+        )
+    if shapes == 1:
+        return ((rows, row_len),)
+    if rows % (2 * multiple) == 0:
+        rows, row_len = rows // 2, 2 * row_len
+    found = []
+    while len(found) < shapes and row_len:
+        found.append((rows, row_len))
+        rows, row_len = (rows // 2, row_len) if rows % (2 * multiple) == 0 else (rows, row_len // 2)
+    return tuple(found)
+
+
+def pack(sequences: Sequence[TrainSequence], *, row_len: int, rows: int, shapes: int = 1, multiple: int = 1) -> Packed:
     """First-fit decreasing: longest first (ties in the order given), each into the first row with room.
 
     A sequence takes one position per id up to its last target; later ids predict nothing that is trained, so leaving
-    them out changes no number. Sequences without a target are dropped and counted.
+    them out changes no number. Sequences without a target are dropped and counted. With several shapes, rows are those
+    of the choice of batches that holds all sequences in the fewest positions.
 
     Args:
         sequences: what to pack; the result is a pure function of them and their order.
-        row_len: T, positions of a row.
-        rows: R, rows of each batch; the last batch is filled up with empty rows.
+        row_len: positions that the longest sequence may need.
+        rows: such rows of the largest batch.
+        shapes, multiple: see `ladder`.
 
     Raises:
         PackingError: sequences need more than `row_len` positions; every one is named.
     """
-    if row_len < 1 or rows < 1:
-        raise ValueError(f"pack: row_len and rows must be >= 1, got {row_len} and {rows}")
+    choice = ladder(rows, row_len, shapes, multiple)
     trainable = [sequence for sequence in sequences if sequence.targets]
     lengths = [_positions(sequence) for sequence in trainable]
     too_long = [
@@ -86,18 +125,18 @@ def pack(sequences: Sequence[TrainSequence], *, row_len: int, rows: int) -> Pack
     ]
     if too_long:
         raise PackingError(f"a packed row has {row_len} positions (--row_len), but " + "; ".join(too_long))
-    filled = _first_fit_decreasing(lengths, row_len)
+    filled = _first_fit_decreasing(lengths, rows, row_len) if shapes == 1 else _fill(lengths, choice)
     batches = []
-    for start in range(0, len(filled), rows):
-        batch = _empty_batch(rows, row_len)
-        for row, members in enumerate(filled[start : start + rows]):
+    for shape, members_of_rows in filled:
+        batch = _empty_batch(*shape)
+        for row, members in enumerate(members_of_rows):
             _fill_row(batch, row, [trainable[member] for member in members])
         batches.append(batch)
     return Packed(
         batches=tuple(batches),
         targets=sum(sequence.targets for sequence in trainable),
         tokens=sum(lengths),
-        positions=len(batches) * rows * row_len,
+        positions=sum(batch.tokens.size for batch in batches),
         dropped=len(sequences) - len(trainable),
     )
 
@@ -107,18 +146,72 @@ def _positions(sequence: TrainSequence) -> int:
     return int(np.flatnonzero(sequence.target_mask)[-1])
 
 
-def _first_fit_decreasing(lengths: Sequence[int], row_len: int) -> list[list[int]]:
-    """Indices into `lengths` per row."""
+_Filled = list[tuple[Shape, list[list[int]]]]
+"""Per batch: its shape, and for each of its rows the indices into the lengths."""
+
+
+def _first_fit_decreasing(lengths: Sequence[int], rows: int, row_len: int) -> _Filled:
+    """As many batches of one shape as are needed."""
     filled: list[list[int]] = []
     room: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for index in _longest_first(lengths):
         row = next((row for row, free in enumerate(room) if free >= lengths[index]), len(filled))
         if row == len(filled):
             filled.append([])
             room.append(row_len)
         filled[row].append(index)
         room[row] -= lengths[index]
+    return [((rows, row_len), filled[start : start + rows]) for start in range(0, len(filled), rows)]
+
+
+def _fill(lengths: Sequence[int], choice: Sequence[Shape]) -> _Filled:
+    """The batches with the fewest positions (of equal ones the fewest batches) into which everything goes."""
+    for shapes in _selections(sum(lengths), choice) if lengths else ():
+        rows = [(row_len, batch) for batch, (count, row_len) in enumerate(shapes) for _ in range(count)]
+        order = sorted(range(len(rows)), key=lambda row: rows[row])  # a short row that has room comes first
+        found = _into(lengths, [rows[row][0] for row in order])
+        if found is not None:
+            batches: _Filled = [(shape, []) for shape in shapes]
+            for row, members in sorted(zip(order, found, strict=True)):
+                batches[rows[row][1]][1].append(members)
+            return batches
+    return []
+
+
+def _selections(total: int, choice: Sequence[Shape]) -> Iterator[tuple[Shape, ...]]:
+    """Batches that hold `total` positions, by positions: some of the largest shape, and at most `_ODD` smaller ones."""
+    largest, *smaller = choice
+    capacity = largest[0] * largest[1]
+    fewest = total // capacity
+    found = [
+        (*(largest,) * full, *odd)
+        for full in range(max(0, fewest - 1), fewest + 2)
+        for count in range(_ODD + 1)
+        for odd in combinations_with_replacement(smaller, count)
+    ]
+    by_size = sorted((sum(rows * row_len for rows, row_len in shapes), len(shapes), shapes) for shapes in found)
+    yield from (shapes for positions, _, shapes in by_size if positions >= total and shapes)
+    full = fewest + 2
+    while True:  # sequences that leave much of every row empty
+        yield (largest,) * full
+        full += 1
+
+
+def _into(lengths: Sequence[int], room: list[int]) -> list[list[int]] | None:
+    """First-fit decreasing into rows of these lengths; None if something finds no place."""
+    free = list(room)
+    filled: list[list[int]] = [[] for _ in room]
+    for index in _longest_first(lengths):
+        row = next((row for row, left in enumerate(free) if left >= lengths[index]), None)
+        if row is None:
+            return None
+        filled[row].append(index)
+        free[row] -= lengths[index]
     return filled
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def _empty_batch(rows: int, row_len: int) -> Batch:

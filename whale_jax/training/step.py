@@ -24,17 +24,21 @@ from whale_jax.qwen3_5.params import Params, param_shapes
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import ROWS, Placement, check
 from whale_jax.serving.driver import Sampling
+from whale_jax.training.fingerprint import named_leaves
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
-from whale_jax.training.optimizer import like_params
-from whale_jax.training.packing import Batch
+from whale_jax.training.optimizer import like_params, state_sharding
+from whale_jax.training.packing import Batch, Shape
 from whale_jax.training.sharded_loss import sampled_logprobs_sharded, sum_nll_sharded
+
+_NAMED = 5
+"""How many parameters a message names."""
 
 LANES = 4
 """Sums that the micro-batches of a mini-batch are dealt to, whatever the number of devices."""
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or the gradient of a mini-batch is not finite. The state given to the step is intact."""
+    """The loss or the gradient of a mini-batch is not finite, or too large. The state given to the step is intact."""
 
 
 @jax.tree_util.register_dataclass
@@ -105,6 +109,7 @@ class TrainStep:
         compute_dtype: DTypeLike = jnp.float32,
         devices: Sequence[Any] | None = None,
         placement: Placement | None = None,
+        max_grad_norm: float = 0.0,
     ) -> None:
         """Prepares the step; nothing is compiled yet.
 
@@ -121,6 +126,7 @@ class TrainStep:
                 wherever the state is.
             placement: the mesh that state and rows are divided over, in place of `devices`. The results are those of
                 one device up to rounding.
+            max_grad_norm: a gradient of a larger global norm is taken for divergence; 0: none is.
 
         Raises:
             ValueError: both `devices` and `placement` are given.
@@ -135,8 +141,9 @@ class TrainStep:
             raise ValueError("TrainStep: give devices or a placement, not both")
         self._lanes = [devices[lane % len(devices)] for lane in range(LANES)] if devices else [None]
         self._placement = placement
+        self._max_grad_norm = max_grad_norm
         self._traced = 0
-        self._init = jax.jit(lambda params: self._kept_opt_state(optimizer.init(params)))
+        self._init = jax.jit(lambda params: self._kept_opt_state(optimizer.init(params), params))
         self._zeros = jax.jit(self._trace_zeros)
         self._accumulate = jax.jit(self._trace_accumulate, donate_argnums=1)
         self._add = jax.jit(self._trace_add, donate_argnums=0)
@@ -148,6 +155,16 @@ class TrainStep:
         """Programs traced so far; constant after the first update as long as shapes stay."""
         return self._traced
 
+    @property
+    def _compares(self) -> bool:
+        """Whether log-probabilities are computed to be compared with the sampler's."""
+        return self._sampling.temperature > 0
+
+    @property
+    def row_multiple(self) -> int:
+        """The rows of a micro-batch must be a multiple of this."""
+        return 1 if self._placement is None else self._placement.row_shards
+
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
         if self._placement is None:
@@ -157,6 +174,20 @@ class TrainStep:
         else:
             params = jax.tree.map(_copied_onto, params, self._placement.params)
         return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+
+    def warm_up(self, state: TrainState, shapes: Sequence[Shape]) -> None:
+        """Runs the largest batch that there can be, full of targets, beside the whole state, and then one of every
+        other shape: what does not fit fails here, before any rollout, and no later update compiles a batch's shape.
+
+        `state` stays valid and nothing of it changes.
+        """
+        device = self._lanes[0]
+        params = state.params if device is None else jax.device_put(state.params, device)
+        for rows, row_len in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], -shape[1])):
+            tokens = np.zeros((rows, row_len), np.int32)
+            real = np.ones((rows, row_len), np.float32)
+            batch = Batch(tokens, np.ones_like(tokens), tokens, real, np.zeros_like(real))
+            jax.block_until_ready(self._accumulate(params, self._zeros(params), self._placed(batch)))
 
     def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
         """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
@@ -169,14 +200,9 @@ class TrainStep:
             ShardingError: the mesh does not divide the rows.
         """
         place = self._placement
-        params: Any = jax.tree.map(
-            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-            param_shapes(self._config),
-            is_leaf=lambda node: isinstance(node, tuple),
-        )
-        opt_state = jax.eval_shape(self._optimizer.init, params)
+        params: Any = self._param_shapes()
         step: Any = jax.ShapeDtypeStruct((), jnp.int32)
-        state = TrainState(params, opt_state, step)
+        state = TrainState(params, self.opt_state_shapes(), step)
         totals = jax.eval_shape(self._zeros, params)
         whole: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.int32)
         real: Any = jax.ShapeDtypeStruct((rows, row_len), jnp.float32)
@@ -185,8 +211,7 @@ class TrainStep:
             check(self._config, place.mesh, rows=rows)
             everywhere = place.on(PartitionSpec())
             params = jax.tree.map(_placed_shape, params, place.params)
-            opt_state = like_params(self._optimizer, opt_state, _placed_shape, place.params, everywhere)
-            state = TrainState(params, opt_state, _placed_shape(step, everywhere))
+            state = TrainState(params, state.opt_state, _placed_shape(step, everywhere))
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
             batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
@@ -194,6 +219,22 @@ class TrainStep:
             "accumulate": self._accumulate.lower(params, totals, batch),
             "apply": self._apply.lower(state, totals),
         }
+
+    def opt_state_shapes(self) -> optax.OptState:
+        """The optimizer's state as shapes, with their shardings where there is a mesh."""
+        params = self._param_shapes()
+        shapes = jax.eval_shape(self._optimizer.init, params)
+        if self._placement is None:
+            return shapes
+        return like_params(shapes, params, _placed_state, self._placement.params, self._placement.on(PartitionSpec()))
+
+    def _param_shapes(self) -> Any:
+        """The fp32 master weights as shapes, without shardings."""
+        return jax.tree.map(
+            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+            param_shapes(self._config),
+            is_leaf=lambda node: isinstance(node, tuple),
+        )
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         """One optimizer step on the micro-batches of one mini-batch.
@@ -213,10 +254,12 @@ class TrainStep:
             return state, None
         totals, logprobs = self._totals(state.params, batches)
         loss, accuracy, grad_norm, tokens = (float(value) for value in jax.device_get(self._measure(totals)))
-        if not (np.isfinite(loss) and np.isfinite(grad_norm)):
+        finite = np.isfinite(loss) and np.isfinite(grad_norm)
+        if not finite or 0 < self._max_grad_norm < grad_norm:
             raise TrainingDiverged(
                 f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
-                "tokens; no step was made"
+                f"tokens{'' if finite else ', which is not finite'}; no step was made. "
+                + _diagnosis(state.params, totals.grads, batches, jax.device_get(logprobs) if self._compares else None)
             )
         metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
         return self._apply(state, totals), metrics
@@ -267,7 +310,7 @@ class TrainStep:
 
         grads, (sums, hidden_NxD) = jax.grad(nll, has_aux=True)(params)
         added = jax.tree.map(jnp.add, totals, _Totals(self._kept(grads), sums))
-        if self._sampling.temperature == 0:  # a greedy sampler reports 0 for every token: nothing to compare with
+        if not self._compares:  # a greedy sampler reports 0 for every token: nothing to compare with
             return added, jnp.full(batch.targets.shape, jnp.nan)
         logprobs_N = target_logprobs(
             hidden_NxD,
@@ -300,18 +343,21 @@ class TrainStep:
         grads = jax.tree.map(lambda grad: grad / totals.sums.weight, totals.grads)
         updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
-        return TrainState(self._kept(params), self._kept_opt_state(opt_state), state.step + 1)
+        return TrainState(self._kept(params), self._kept_opt_state(opt_state, params), state.step + 1)
 
     def _kept(self, params: Params) -> Params:
         return params if self._placement is None else self._placement.keep_params(params)
 
-    def _kept_opt_state(self, opt_state: optax.OptState) -> optax.OptState:
+    def _kept_opt_state(self, opt_state: optax.OptState, params: Params) -> optax.OptState:
         """The optimizer's state divided like the parameters; its scalars are on every chip."""
         if self._placement is None:
             return opt_state
         place = self._placement
-        keep = jax.lax.with_sharding_constraint
-        return like_params(self._optimizer, opt_state, keep, place.params, place.on(PartitionSpec()))
+
+        def keep(leaf: Any, parameter: Any, sharding: Any) -> Any:
+            return jax.lax.with_sharding_constraint(leaf, state_sharding(leaf, parameter, sharding))
+
+        return like_params(opt_state, params, keep, place.params, place.on(PartitionSpec()))
 
     def _placed(self, batch: Batch) -> Batch:
         """A micro-batch with its rows on their chips."""
@@ -330,6 +376,29 @@ def _copied_onto(leaf: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) 
 
 def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _placed_state(leaf: Any, parameter: Any, sharding: Any) -> Any:
+    return _placed_shape(leaf, state_sharding(leaf, parameter, sharding))
+
+
+def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs: Sequence[np.ndarray] | None) -> str:
+    """Where it went wrong: parameters, gradients by parameter, and log-probabilities (if known) by micro-batch."""
+    parts = []
+    broken = [name for name, leaf in named_leaves(params).items() if not jnp.isfinite(leaf).all()]
+    if broken:
+        parts.append(f"not finite before the step: {', '.join(broken[:_NAMED])}")
+    norms = {name: float(jnp.linalg.norm(leaf.astype(jnp.float32))) for name, leaf in named_leaves(grads).items()}
+    worst = sorted(norms, key=lambda name: (np.isfinite(norms[name]), -norms[name]))[:_NAMED]
+    parts.append("largest gradients (of the sum): " + ", ".join(f"{name} {norms[name]:.3g}" for name in worst))
+    odd = [
+        index
+        for index, (batch, ours) in enumerate(zip(batches, logprobs or (), strict=logprobs is not None))
+        if not np.isfinite(ours[batch.weights > 0]).all()
+    ]
+    if odd:
+        parts.append(f"log-probabilities not finite in micro-batches {odd[:_NAMED]} of {len(batches)}")
+    return "; ".join(parts)
 
 
 def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:

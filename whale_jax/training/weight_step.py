@@ -1,5 +1,6 @@
 """What a step of the weight phase does with its rollouts (PAPER section 3)."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class StepReport:
         packed_tokens: input positions in use.
         packed_positions: input positions computed, padding included.
         dropped: chats of accepted trajectories that hold no token to train on.
+        pack_seconds: wall time of choosing and packing them.
     """
 
     accepted: int
@@ -26,6 +28,7 @@ class StepReport:
     packed_tokens: int
     packed_positions: int
     dropped: int
+    pack_seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -62,6 +65,7 @@ def train_on(
     minibatch: int,
     row_len: int,
     rows: int,
+    shapes: int = 1,
 ) -> tuple[TrainState, StepReport]:
     """Trains once on the accepted traces of a step, in mini-batches of trajectories.
 
@@ -73,20 +77,25 @@ def train_on(
         minibatch: trajectories per optimizer step; the last mini-batch may have fewer (PAPER: 64).
         row_len: positions of a packed row.
         rows: rows of a micro-batch.
+        shapes: shapes that a micro-batch may have (`packing.ladder`).
 
     Raises:
         PackingError: a chat does not fit into a row. Raised before anything is trained.
         TrainingDiverged: loss or gradient of a mini-batch is not finite.
     """
+    started = time.monotonic()
     accepted = accept(traces, rule)
     packs = [
         pack(
             [sequence for trace in accepted[start : start + minibatch] for sequence in sequences(trace)],
             row_len=row_len,
             rows=rows,
+            shapes=shapes,
+            multiple=train_step.row_multiple,
         )
         for start in range(0, len(accepted), minibatch)
     ]
+    pack_seconds = time.monotonic() - started
     updates = []
     for packed in packs:
         state, metrics = train_step.update(state, packed.batches)
@@ -98,4 +107,5 @@ def train_on(
         packed_tokens=sum(packed.tokens for packed in packs),
         packed_positions=sum(packed.positions for packed in packs),
         dropped=sum(packed.dropped for packed in packs),
+        pack_seconds=pack_seconds,
     )

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from whale_jax.training.checkpoint import CheckpointError, Checkpoints
+from whale_jax.training.checkpoint import CheckpointError, Checkpoints, Snapshot
 from whale_jax.training.fingerprint import fingerprint
 
 
@@ -104,6 +105,71 @@ def test_same_step_again(tmp_path):
     assert_same_bits(restored, state(5))
     assert meta == {"other": True}
     assert os.listdir(tmp_path) == ["1"]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The writer is held; what it saves is what the state was, though its arrays are gone by then."""
+    go_on = threading.Event()
+    original = ocp.Checkpointer.save
+    monkeypatch.setattr(ocp.Checkpointer, "save", lambda *args, **kw: (go_on.wait(), original(*args, **kw)))
+    checkpoints = Checkpoints(tmp_path)
+    before = state(3)
+    saving = checkpoints.begin(3, Snapshot.of(before), META)
+    for leaf in jax.tree.leaves(before):
+        leaf.delete()
+    assert not saving.done()
+    assert checkpoints.steps() == []
+    go_on.set()
+    saved = saving.result()
+    assert saved.size == sum(path.stat().st_size for path in (tmp_path / "3").rglob("*") if path.is_file())
+    assert saved.seconds > 0
+    assert_same_bits(checkpoints.restore(3, state())[0], state(3))
+    checkpoints.close()
+
+
+def test_a_save_that_failed_is_told_to_whoever_waits_and_to_the_next(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    (tmp_path / ".whale-incomplete-4").write_text("a file where a folder must be")
+    with pytest.raises(CheckpointError, match="step 4 could not be saved"):
+        checkpoints.begin(4, Snapshot.of(state()), META).result()
+    with pytest.raises(CheckpointError, match="step 4 could not be saved"):
+        checkpoints.begin(5, Snapshot.of(state()), META)
+    (tmp_path / ".whale-incomplete-4").unlink()
+    checkpoints.save(5, state(), META)
+    assert checkpoints.steps() == [5]
+
+
+def test_a_folder_that_may_not_be_written_is_one_clear_error(tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1), META)
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(CheckpointError, match=r"Permission denied.*Earlier checkpoints are untouched.*permissions"):
+        checkpoints.save(2, state(2), META)
+    monkeypatch.undo()
+    assert_same_bits(checkpoints.restore(1, state())[0], state(1))
+
+
+def test_a_step_whose_replacement_never_came_is_put_back(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1), META)
+    os.rename(tmp_path / "1", tmp_path / ".whale-incomplete-replaced-1")
+    checkpoints.save(2, state(2), META)
+    assert checkpoints.steps() == [1, 2]
+    assert_same_bits(checkpoints.restore(1, state())[0], state(1))
+
+
+def test_a_link_to_another_runs_step_is_read_and_only_the_link_is_removed(tmp_path):
+    Checkpoints(tmp_path / "parent").save(1, state(1), META)
+    (tmp_path / "fork").mkdir()
+    (tmp_path / "fork" / "1").symlink_to(tmp_path / "parent" / "1", target_is_directory=True)
+    fork = Checkpoints(tmp_path / "fork", keep_last=1)
+    assert_same_bits(fork.restore(1, state())[0], state(1))
+    fork.save(2, state(2), META)
+    assert sorted(os.listdir(tmp_path / "fork")) == ["2"]
+    assert_same_bits(Checkpoints(tmp_path / "parent").restore(1, state())[0], state(1))
 
 
 class Killed(BaseException):

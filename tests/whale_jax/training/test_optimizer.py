@@ -1,11 +1,21 @@
-"""AdamW as the settings say."""
+"""The update rules as the settings say."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.optimizer import (
+    OptimizerName,
+    OptimizerSettings,
+    like_params,
+    make_optimizer,
+    state_sharding,
+)
 
 PARAMS = {"w": jnp.array([1.0, -2.0])}
 GRADS = {"w": jnp.array([3.0, 4.0])}  # norm 5
@@ -38,3 +48,46 @@ def test_clipping_scales_the_whole_gradient_and_zero_never_clips():
 def test_values_out_of_range_are_all_named():
     with pytest.raises(ValueError, match=r"learning_rate must be > 0, got 0; b2 must be in \[0, 1\), got 1"):
         OptimizerSettings(learning_rate=0, b2=1)
+
+
+MATRICES = {"w": jnp.ones((256, 128)), "v": jnp.ones(5)}
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+def test_every_rule_takes_the_learning_rate_and_decays_by_it(name):
+    settings = OptimizerSettings(name=name, learning_rate=0.1, clip_norm=0)
+    optimizer = make_optimizer(settings)
+    grads = {"w": jnp.full((256, 128), 3.0), "v": jnp.full(5, -2.0)}
+    updates, _ = optimizer.update(grads, optimizer.init(MATRICES), MATRICES)
+    np.testing.assert_allclose(updates["w"], -0.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["v"], 0.1, rtol=1e-4)
+    decaying = make_optimizer(dataclasses.replace(settings, weight_decay=0.5))
+    decayed, _ = decaying.update(grads, decaying.init(MATRICES), MATRICES)
+    np.testing.assert_allclose(decayed["w"], updates["w"] - 0.1 * 0.5 * 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "per_parameter"), [("adamw", 8.0), ("lion", 2.0), ("adafactor", 0.1)])
+def test_low_memory_rules_keep_little(name, per_parameter):
+    state = make_optimizer(OptimizerSettings(name=OptimizerName(name))).init(MATRICES)
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert kept <= per_parameter * sum(leaf.size for leaf in jax.tree.leaves(MATRICES)) + 100
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+def test_every_state_is_divided_like_its_parameters(name):
+    """Two devices; a factored moment has the dimensions of its parameter but one."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("fsdp",))
+    shardings = {"w": NamedSharding(mesh, PartitionSpec(None, "fsdp")), "v": NamedSharding(mesh, PartitionSpec())}
+    state = jax.eval_shape(make_optimizer(OptimizerSettings(name=name)).init, MATRICES)
+
+    specs = {}
+
+    def note(leaf, parameter, sharding):
+        specs[leaf.shape] = state_sharding(leaf, parameter, sharding).spec
+
+    like_params(state, MATRICES, note, shardings, NamedSharding(mesh, PartitionSpec()))
+    assert specs[()] == PartitionSpec()
+    if name is OptimizerName.ADAFACTOR:
+        assert (specs[256,], specs[128,]) == (PartitionSpec(None), PartitionSpec("fsdp"))
+    else:
+        assert specs[256, 128] == PartitionSpec(None, "fsdp")

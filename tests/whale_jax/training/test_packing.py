@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whale_jax.training.packing import PackingError, pack
+from whale_jax.bench.train import DEMO_LENGTHS
+from whale_jax.training.packing import PackingError, ladder, pack
 from whale_jax.training.rsft import TrainSequence
 
 
@@ -44,9 +45,10 @@ def packed_pairs(packed):
 
 
 @settings(deadline=None, max_examples=80)
-@given(many_sequences(), st.integers(16, 40), st.integers(1, 4))
-def test_every_target_keeps_its_prefix_and_appears_once(items, row_len, rows):
-    packed = pack(items, row_len=row_len, rows=rows)
+@given(many_sequences(), st.integers(16, 40), st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 2]))
+def test_every_target_keeps_its_prefix_and_appears_once(items, row_len, rows, shapes, multiple):
+    packed = pack(items, row_len=row_len, rows=rows * multiple, shapes=shapes, multiple=multiple)
+    assert all(len(batch.tokens) % multiple == 0 for batch in packed.batches)
     expected = sorted(pair for item in items for pair in pairs(item))
     assert sorted(packed_pairs(packed)) == expected
     assert packed.targets == len(expected) == sum(int(batch.weights.sum()) for batch in packed.batches)
@@ -56,12 +58,13 @@ def test_every_target_keeps_its_prefix_and_appears_once(items, row_len, rows):
 
 
 @settings(deadline=None, max_examples=80)
-@given(many_sequences(), st.integers(16, 40), st.integers(1, 4))
-def test_rows_have_one_shape_and_padding_on_the_right(items, row_len, rows):
-    for batch in pack(items, row_len=row_len, rows=rows).batches:
+@given(many_sequences(), st.integers(16, 40), st.integers(1, 4), st.integers(1, 4))
+def test_rows_have_the_shapes_of_the_ladder_and_padding_on_the_right(items, row_len, rows, shapes):
+    for batch in pack(items, row_len=row_len, rows=rows, shapes=shapes).batches:
+        assert batch.tokens.shape in ladder(rows, row_len, shapes)
         for array in batch:
-            assert array.shape == (rows, row_len)
-        for row in range(rows):
+            assert array.shape == batch.tokens.shape
+        for row in range(len(batch.tokens)):
             used = int((batch.segment_ids[row] > 0).sum())
             segments = batch.segment_ids[row, :used]
             assert (np.diff(segments) >= 0).all()
@@ -89,6 +92,44 @@ def test_first_fit_decreasing():
     assert packed.fill_rate == 22 / 40
 
 
+def test_a_ladder_starts_with_the_whole_batch_in_longer_rows_and_halves():
+    assert ladder(4, 768) == ((4, 768),)
+    assert ladder(4, 768, 4) == ((2, 1536), (1, 1536), (1, 768), (1, 384))
+    assert ladder(8, 100, 2, multiple=4) == ((4, 200), (4, 100))
+    assert ladder(3, 10, 2) == ((3, 10), (3, 5))
+    assert ladder(1, 2, 9) == ((1, 2), (1, 1))
+
+
+def test_a_ladder_takes_the_fewest_positions():
+    items = [sequence([n] * (n + 1), [False] * n + [True]) for n in (6, 5, 3)]
+    one, many = (pack(items, row_len=8, rows=2, shapes=shapes) for shapes in (1, 2))
+    assert [batch.tokens.shape for batch in one.batches] == [(2, 8)]
+    assert [batch.tokens.shape for batch in many.batches] == [(1, 16)]
+    assert many.batches[0].tokens.tolist() == [[6] * 6 + [5] * 5 + [3] * 3 + [0] * 2]
+    assert [batch.tokens.shape for batch in pack(items[2:], row_len=8, rows=2, shapes=3).batches] == [(1, 4)]
+
+
+def fill_rate(lengths, minibatch, **shapes):
+    """Over the mini-batches of many steps, each with its own number of accepted trajectories."""
+    rng = np.random.default_rng(0)
+    used = there = 0
+    for _ in range(20):
+        some = rng.choice(lengths, rng.integers(20, 90))
+        items = [sequence([1] * (n + 1), [False] * n + [True]) for n in some]
+        for start in range(0, len(items), minibatch):
+            packed = pack(items[start : start + minibatch], **shapes)
+            used, there = used + packed.tokens, there + packed.positions
+    return used / there
+
+
+def test_rows_are_nine_tenths_full_on_the_demos_lengths_and_on_a_long_tail():
+    demo = [length for length, _ in DEMO_LENGTHS]
+    assert fill_rate(demo, 32, row_len=768, rows=4, shapes=4) >= 0.9
+    tail = np.clip(np.random.default_rng(1).lognormal(np.log(2500), 1.0, 500), 300, 32_768).astype(int)
+    assert fill_rate(tail, 64, row_len=32_768, rows=4, shapes=4, multiple=4) >= 0.9
+    assert fill_rate(tail, 64, row_len=32_768, rows=1, shapes=2) >= 0.9
+
+
 def test_ids_after_the_last_target_take_no_room():
     packed = pack([sequence([1, 2, 3, 4, 5], [0, 0, 1, 0, 0])], row_len=2, rows=1)
     assert packed.batches[0].tokens.tolist() == [[1, 2]]
@@ -109,7 +150,7 @@ def test_nothing_to_train_gives_no_batches_and_a_count():
 
 @pytest.mark.parametrize(("row_len", "rows"), [(0, 1), (1, 0)])
 def test_senseless_shapes_are_refused(row_len, rows):
-    with pytest.raises(ValueError, match="row_len and rows"):
+    with pytest.raises(ValueError, match="row_len, rows and shapes"):
         pack([], row_len=row_len, rows=rows)
 
 

@@ -12,7 +12,7 @@ from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
 from whale_jax.serving.driver import Sampling
-from whale_jax.training.packing import PackingError, pack
+from whale_jax.training.packing import PackingError, ladder, pack
 from whale_jax.training.rsft import AcceptRule, TrainSequence
 from whale_jax.training.step import LANES, TrainingDiverged, TrainStep
 from whale_jax.training.weight_step import train_on
@@ -229,6 +229,58 @@ def test_divergence_stops_before_the_step(train_step, params):
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
+def test_a_diagnosis_names_parameters_gradients_and_micro_batches(train_step, params):
+    broken = params | {"final_norm": params["final_norm"].at[0].set(jnp.nan)}
+    with pytest.raises(TrainingDiverged) as caught:
+        train_step.update(train_step.init(broken), packed(random_sequences(2)))
+    assert "not finite before the step: final_norm" in str(caught.value)
+    assert "log-probabilities not finite in micro-batches [0] of 1" in str(caught.value)
+
+
+def test_a_gradient_that_explodes_stops_before_the_step(train_step, params, monkeypatch):
+    monkeypatch.setattr(train_step, "_max_grad_norm", 1e-6)
+    state = train_step.init(params)
+    with pytest.raises(TrainingDiverged, match=r"no step was made. largest gradients \(of the sum\): \w+"):
+        train_step.update(state, packed(random_sequences(2)))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    monkeypatch.setattr(train_step, "_max_grad_norm", 1e6)
+    assert train_step.update(state, packed(random_sequences(2)))[1] is not None
+
+
+@pytest.mark.slow
+def test_after_a_warm_up_no_shape_of_the_ladder_is_compiled_and_the_largest_ran_first(params, monkeypatch):
+    step = TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, remat=False)
+    state = step.init(params)
+    ran = []
+    accumulate = step._accumulate
+    monkeypatch.setattr(step, "_accumulate", lambda *args: (ran.append(args[2].tokens.shape), accumulate(*args))[1])
+    shapes = ladder(ROWS, ROW_LEN, 2)
+    step.warm_up(state, shapes[::-1])
+    assert ran == list(shapes) == [(1, 64), (1, 32)]
+    before = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+    state, _ = step.update(state, [])
+    for leaf, kept in zip(jax.tree.leaves(state.params), before, strict=True):
+        np.testing.assert_array_equal(leaf, kept)
+    compiled = accumulate._cache_size()
+    for count in (1, 3, 6, 9):
+        batches = pack(random_sequences(count, seed=count), row_len=ROW_LEN, rows=ROWS, shapes=2).batches
+        state, _ = step.update(state, batches)
+    assert set(ran[2:]) == set(shapes)
+    assert accumulate._cache_size() == compiled == 2
+
+
+@pytest.mark.slow
+def test_a_ladder_changes_no_gradient(train_step, params):
+    """Other shapes, other rows: the same sums up to fp32 rounding."""
+    sequences = random_sequences(6)
+    ladder_batches = pack(sequences, row_len=16 * ROWS, rows=ROWS // 2, shapes=1).batches
+    one, other = [
+        train_step.update(train_step.init(params), batches)[0] for batches in (packed(sequences), ladder_batches)
+    ]
+    for a, b, start in zip(leaves(one.params), leaves(other.params), leaves(params), strict=True):
+        np.testing.assert_allclose(a - start, b - start, atol=2e-5 * np.abs(a - start).max())
+
+
 def episode(seed, *, reward: int | None = 1, length=12):
     ids = np.random.default_rng(seed).integers(1, 40, length).tolist()
     chat = (
@@ -274,6 +326,19 @@ def test_nothing_accepted_returns_the_same_state(train_step, params):
     assert after is state
     assert (report.accepted, report.updates, report.tokens) == (0, (), 0)
     assert report.loss is report.grad_norm is report.mismatch is report.fill_rate is None
+
+
+def test_a_step_with_nothing_accepted_decays_no_weight_and_bumps_no_version(params):
+    step = TrainStep(CONFIG, optax.adamw(0.1, weight_decay=0.5), sampling=SAMPLING, loss_chunk=16)
+    state = step.init(params)
+    after, report = run_state(step, state, [episode(0, reward=0), episode(1, reward=None)])
+    assert (int(after.step), report.updates) == (0, ())
+    for a, b in zip(leaves(after.params), leaves(params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def run_state(train_step, state, traces):
+    return train_on(traces, state, train_step, rule=AcceptRule.PAPER, minibatch=4, row_len=ROW_LEN, rows=ROWS)
 
 
 def test_a_chat_too_long_for_a_row_stops_before_any_training(train_step, params):
