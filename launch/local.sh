@@ -3,7 +3,7 @@
 #   bash launch/local.sh demo [flags]          the SearchQA demo, flags passed on to whale_jax.main
 #   bash launch/local.sh test [pytest args]    lint, types and the whole test suite
 #   bash launch/local.sh python -m …           anything in the same environment
-# Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
+# Needs Python >= 3.11 (PYTHON names one); WHALE_EXTRAS=tpu,… adds extras of the package. Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -24,11 +24,11 @@ find_python() {
   fail "needs Python >= 3.11 with venv (on Debian: apt-get install python3-venv); PYTHON=/path/to/python names one"
 }
 
-# install NAME WHAT…: pip-installs once per content of pyproject.toml, constraints.txt and this file.
+# install NAME WHAT…: pip-installs once per WHAT and content of pyproject.toml, constraints.txt and this file.
 install() {
   stamp="$venv/.installed-$1"
   shift
-  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/launch/local.sh" | cksum)
+  wanted=$({ cat "$root/pyproject.toml" "$root/constraints.txt" "$root/launch/local.sh" && printf '%s\n' "$*"; } | cksum)
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
   echo "local.sh: installing into .venv (a few minutes the first time)" >&2
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" >&2
@@ -43,7 +43,7 @@ ensure_environment() {
     python=$(find_python) || exit 2
     "$python" -m venv "$venv"
   fi
-  install run --editable "$root"
+  install run --editable "$root${WHALE_EXTRAS:+[$WHALE_EXTRAS]}"
   if [ "$1" = test ]; then install test --editable "$root[dev]"; fi
 }
 
