@@ -234,7 +234,10 @@ show_failed() { # show_failed LABEL: the last lines of every failed worker's log
   done
 }
 
-job_status() { on_worker "$1" 'sh whale/code/launch/tpu/worker.sh status' bounded_cloud; }
+job_status() { # a machine that nobody set up has no worker.sh to answer with
+  # shellcheck disable=SC2016 # $w is the worker's
+  on_worker "$1" 'w=whale/code/launch/tpu/worker.sh; if [ -e "$w" ]; then sh "$w" status; else echo "job: none commits=0 code=none"; fi' bounded_cloud
+}
 stop_by_user() { on_worker "$1" "sh whale/code/launch/tpu/worker.sh stop $grace_seconds user"; }
 stop_by_verb() { on_worker "$1" "sh whale/code/launch/tpu/worker.sh stop $grace_seconds verb"; } # watch.sh goes on
 

@@ -21,7 +21,8 @@ if ! "$dry_run"; then
   while [ "$i" -lt "$workers" ]; do
     case $(job_state "$i") in
       running*) fail 2 "a job runs already on worker $i: stop.sh first, or follow.sh" ;;
-      unreachable) fail 3 "worker $i does not answer, or was not set up (setup.sh): $(tail -n 2 "$state_dir/status-$i.log")" ;;
+      unreachable) fail 3 "worker $i does not answer: $(tail -n 2 "$state_dir/status-$i.log")" ;;
+      *code=none) fail 2 "worker $i is not set up: setup.sh first" ;;
     esac
     i=$((i + 1))
   done

@@ -18,7 +18,7 @@ need name zone accelerator_type flagfile
 case $mirror$run_dir in *gs://*) ;; *) fail 2 "a machine made anew has an empty disk: --mirror=gs://… or --run_dir=gs://… is missing" ;; esac
 if [ -n "$confirm" ] && [ "$confirm" != "$name" ]; then fail 2 "--confirm=$confirm is not --name=$name"; fi
 
-failures=0 best=0 had=false missing_is_ours=false prepared=false
+failures=0 best=0 had=false missing_is_ours=false
 
 another_failure() { # another_failure TEXT: backs off, or gives up
   failures=$((failures + 1))
@@ -48,12 +48,10 @@ prepare_and_start() {
   step setup "$@" || return 0
   if [ -n "$data" ]; then step data "$@" || return 0; fi
   step start "$@" || return 0
-  prepared=true
 }
 
 remove() { # what is left of a preempted one, so that its name is free again
   say "$1: it is made again"
-  prepared=false
   if delete_queued; then missing_is_ours=true; else another_failure "the preempted $name could not be deleted"; fi
 }
 
@@ -150,10 +148,7 @@ while :; do
       ;;
     stopped) fail 130 "the job was stopped (stop.sh): the watch ends; start.sh or watch.sh goes on with it" ;;
     prepare) prepare_and_start "$@" ;;
-    unreachable)
-      # A machine that nobody set up has no worker.sh to answer with; one that did answer is given time.
-      if ! "$prepared" && [ -z "$running_on" ]; then prepare_and_start "$@"; else another_failure "worker $speaker does not answer"; fi
-      ;;
+    unreachable) another_failure "worker $speaker does not answer" ;;
     again)
       another_failure "worker $speaker: $spoken"
       job_states

@@ -123,8 +123,13 @@ restore_run() { # restore_run URL: on a machine without the run
   mv "$base/run.partial" "$base/run"
 }
 
-mirror_again() { # mirror_again URL SECONDS PID: while the process lives
-  while sleep "$2" && kill -0 "$3" 2>/dev/null; do
+mirror_again() { # mirror_again URL SECONDS: until SIGTERM
+  nap=''
+  trap '[ -z "$nap" ] || kill "$nap" 2>/dev/null; exit 0' TERM
+  while :; do
+    sleep "$2" &
+    nap=$!
+    wait "$nap"
     mirror_run "$1" || say "the copy to $1 failed; it is tried again"
   done
 }
@@ -141,7 +146,8 @@ run_job() {
   fi
   rm -f "$job/status"
   rc=0
-  (if [ -n "${1:-}" ]; then restore_run "$1"; fi) || rc=$?
+  # What gcloud starts does not hold the lock: a copy that hangs is no job.
+  (if [ -n "${1:-}" ]; then restore_run "$1"; fi) 9>&- || rc=$?
   if "$stopping"; then rc=5; fi
   if [ "$rc" = 0 ]; then
     (in_environment -m whale_jax.main "--flagfile=$job/flags") &
@@ -150,7 +156,7 @@ run_job() {
     if "$stopping"; then kill -TERM "$child" 2>/dev/null || true; fi
     copier=''
     if [ -n "${1:-}" ]; then
-      mirror_again "$1" "$2" "$child" 9>&- &
+      mirror_again "$1" "$2" 9>&- &
       copier=$!
     fi
     # A signal ends `wait` before the job has ended; until then the process is there, if only to be waited for.
@@ -162,7 +168,7 @@ run_job() {
     if [ -n "$copier" ]; then
       kill "$copier" 2>/dev/null || true
       wait "$copier" 2>/dev/null || true
-      mirror_run "$1" || say "the last copy to $1 failed: the run directory is on this machine alone"
+      mirror_run "$1" 9>&- || say "the last copy to $1 failed: the run directory is on this machine alone"
     fi
   fi
   say "the job ended with exit status $rc"
@@ -200,7 +206,7 @@ show_status() {
   printf 'job: %s commits=%s code=%s\n' "$word" "$(commits)" "$(cut -c1-12 "$base/commit" 2>/dev/null || echo none)"
 }
 
-is_ours() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -Eq 'worker\.sh|whale_jax'; }
+is_ours() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | grep -Eq 'worker\.sh|whale_jax'; }
 
 # stop_job SECONDS WHO: `user` leaves a mark by which watch.sh knows that the job is not to go on.
 stop_job() {

@@ -70,15 +70,27 @@ class Cloud:
         assert (self.home(worker) / "at-work").read_text() == "at work"
 
 
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    checkout = tmp_path / "checkout"
+@pytest.fixture(scope="session")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with the scripts under test, whose HEAD is what lies there."""
+    checkout = tmp_path_factory.mktemp("committed")
     shutil.copytree(ROOT / "launch" / "tpu", checkout / "launch" / "tpu")
     for name in ("local.sh", "job.py"):
         shutil.copy(STANDINS / name, checkout / "launch" / name)
     (checkout / "configs").mkdir()
     (checkout / "configs" / "run.flags").write_text("# a run\n--domain=searchqa\n")
     (checkout / ".gitignore").write_text("build/\n")
+    environment = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull}
+    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    for command in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "all")):
+        subprocess.run(["git", "-C", str(checkout), *command], check=True, env=environment)
+    return checkout
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, committed: Path) -> Iterator[Cloud]:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(committed, checkout)
     folder = tmp_path / "cloud"
     folder.mkdir()
     (folder / "world.json").write_text(json.dumps({"queued": None, "lives": []}))
@@ -95,9 +107,6 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
         "GIT_CONFIG_GLOBAL": os.devnull,
         "WHALE_USERNS_SYSCTL": str(folder / "no-such-sysctl"),
     }
-    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    for command in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "all")):
-        subprocess.run(["git", "-C", str(checkout), *command], check=True, env=environment)
     yield Cloud(folder, checkout, environment)
     for home in folder.glob("worker-*"):
         script = home / "whale" / "code" / "launch" / "tpu" / "worker.sh"

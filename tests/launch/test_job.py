@@ -20,6 +20,13 @@ def test_the_same_flagfile_starts_on_all_workers(cloud):
     assert cloud.run("status").stdout.count("running commits=1") == 2
 
 
+def test_a_worker_that_was_not_set_up_is_named(cloud):
+    cloud.say(queued={"states": ["ACTIVE"], "workers": 1, "type": "v5litepod-8"})
+    done = start(cloud)
+    assert done.returncode == 2
+    assert "worker 0 is not set up" in done.stderr
+
+
 def test_a_second_start_is_refused_and_disturbs_nothing(cloud):
     cloud.active()
     cloud.jobs("work", "0")

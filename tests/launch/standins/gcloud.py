@@ -50,7 +50,7 @@ def preempt():
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def describe(world):
+def describe(world, lock):
     queued = world["queued"]
     if queued is None:
         end(1, "ERROR: (gcloud.compute.tpus.queued-resources.describe) NOT_FOUND: Resource was not found")
@@ -59,18 +59,27 @@ def describe(world):
         state = queued["states"][0]
         if len(queued["states"]) > 1:
             queued["states"].pop(0)
+        if state == "ABSENT":  # somebody deleted it
+            world["queued"] = None
+            save(world)
+            end(1, "ERROR: NOT_FOUND: Resource was not found")
         if state == "SUSPENDED" and queued.pop("busy", False):
+            save(world)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # the job may ask the cloud for something before it ends
             preempt()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         print(state)
     elif "labels.whale-request" in form:
         print(queued.get("label", ""))
     elif form.startswith("yaml(state"):
-        print(f"state:\n  state: {queued['states'][0]}\n  failedData: {{error: {{message: {queued.get('reason', '')}}}}}")
+        print(
+            f"state:\n  state: {queued['states'][0]}\n  failedData: {{error: {{message: {queued.get('reason', '')}}}}}"
+        )
     else:
         print(f"name: {ARGUMENTS[4]}")
 
 
-def create(world):
+def create(world, _):
     if world["queued"] is not None:
         end(1, "ERROR: ALREADY_EXISTS")
     life = world["lives"].pop(0)
@@ -87,7 +96,7 @@ def create(world):
         end(1, "ERROR: connection reset")
 
 
-def delete(world):
+def delete(world, _):
     if world["queued"] is None:
         end(1, "ERROR: NOT_FOUND")
     world["queued"] = None
@@ -184,7 +193,7 @@ def main():
             fcntl.flock(lock, fcntl.LOCK_UN)
             signal.pause()
         if command.startswith("queued-resources"):
-            {"describe": describe, "create": create, "delete": delete}[ARGUMENTS[3]](world)
+            {"describe": describe, "create": create, "delete": delete}[ARGUMENTS[3]](world, lock)
             save(world)
             return
         if command == "tpu-vm describe":
