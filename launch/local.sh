@@ -44,7 +44,7 @@ ensure_environment() {
     "$python" -m venv "$venv"
   fi
   install run --editable "$root${WHALE_EXTRAS:+[$WHALE_EXTRAS]}"
-  if [ "$1" = test ]; then install test --editable "$root[dev]"; fi
+  if [ "$1" = test ]; then install test --editable "${root}[dev]"; fi
 }
 
 ensure_bubblewrap() {
