@@ -3,7 +3,7 @@
 #   bash launch/local.sh demo [flags]          the SearchQA demo, flags passed on to whale_jax.main
 #   bash launch/local.sh test [pytest args]    lint, types and the whole test suite
 #   bash launch/local.sh python -m …           anything in the same environment
-# Needs Python >= 3.11 (PYTHON names one); WHALE_EXTRAS=tpu,… adds extras of the package. Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
+# Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap), it writes in this checkout and in pip's cache alone.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -37,6 +37,7 @@ install() {
   printf '%s\n' "$wanted" >"$stamp"
 }
 
+# WHALE_EXTRAS=tpu,… adds extras of the package to the environment of a run.
 ensure_environment() {
   # pip comes last: an environment whose making was cut short has none, and is made again.
   if [ ! -x "$venv/bin/pip" ]; then

@@ -62,7 +62,28 @@ def test_dry_run_prints_exactly_what_is_run(cloud):
 
 
 RECORD = '#!/bin/sh\necho "$(basename "$0") $*" >>"$LOG"\n'
-TOOLS = "sh bash cat grep tee mv rm ln mkdir dirname basename find wc tr cut flock env touch chmod sed".split()
+TOOLS = [
+    "sh",
+    "bash",
+    "cat",
+    "grep",
+    "tee",
+    "mv",
+    "rm",
+    "ln",
+    "mkdir",
+    "dirname",
+    "basename",
+    "find",
+    "wc",
+    "tr",
+    "cut",
+    "flock",
+    "env",
+    "touch",
+    "chmod",
+    "sed",
+]
 
 
 @pytest.fixture
