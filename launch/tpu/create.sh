@@ -24,9 +24,16 @@ if [ -z "$runtime_version" ]; then
 fi
 
 request="r$(date +%s)-$$" # a label by which a request is known to be this call's
-ours=false
+ours=false asked=false
 
 reason() { bounded_cloud compute tpus queued-resources describe "$name" '--format=yaml(state)' || true; }
+
+# A call that was cut off may have asked all the same: the label says whose the resource is.
+look_whose() {
+  if "$ours" || ! "$asked"; then return; fi
+  label=$(bounded_cloud compute tpus queued-resources describe "$name" '--format=value(tpu.nodeSpec[0].node.labels.whale-request)' 2>/dev/null) || label=''
+  if [ "$label" = "$request" ]; then ours=true; fi
+}
 
 clean_up() {
   if ! "$ours"; then return; fi
@@ -37,7 +44,8 @@ clean_up() {
 
 give_up() { # give_up STATUS TEXT
   say "$2"
-  "$ours" || say "$name was there before this call, and stays"
+  look_whose
+  "$ours" || say "$name was not made by this call: what is there stays"
   clean_up
   exit "$1"
 }
@@ -68,14 +76,12 @@ case $before in
   ABSENT)
     trap 'give_up 130 "interrupted"' INT
     trap 'give_up 143 "terminated"' TERM
-    rc=0
+    rc=0 asked=true
     ask || rc=$?
     if [ "$rc" = 0 ]; then
       ours=true
     else
-      # A call that was cut off may have asked all the same: the label says whose the resource is.
-      label=$(bounded_cloud compute tpus queued-resources describe "$name" '--format=value(tpu.nodeSpec[0].node.labels.whale-request)' 2>/dev/null) || label=''
-      if [ "$label" = "$request" ]; then ours=true; fi
+      look_whose
       clean_up
       fail 3 "gcloud could not ask for $name (exit status $rc; its own words are above). Quota: https://cloud.google.com/tpu/docs/quota, and docs/tpu.md"
     fi

@@ -37,8 +37,9 @@ class Cloud:
 
     def run(self, verb: str, *arguments: str, settings: tuple[str, ...] = SETTINGS) -> subprocess.CompletedProcess[str]:
         script = self.checkout / "launch" / "tpu" / f"{verb}.sh"
+        # The shell that becomes the script leaves its process id, by which the stand-in can end it.
         return subprocess.run(
-            ["sh", str(script), *settings, *arguments],
+            ["sh", "-c", 'echo $$ >"$CLOUD/script" && exec sh "$@"', "sh", str(script), *settings, *arguments],
             capture_output=True,
             text=True,
             check=False,

@@ -104,6 +104,14 @@ def test_one_that_somebody_else_made_meanwhile_is_not_deleted(cloud):
     assert not cloud.calls("delete")
 
 
+def test_interrupted_it_deletes_what_it_had_asked_for(cloud):
+    cloud.say(lives=[{"states": ["WAITING_FOR_RESOURCES", "INTERRUPT", "PROVISIONING"]}])
+    done = cloud.run("create")
+    assert done.returncode == 143
+    assert "terminated" in done.stderr
+    assert cloud.queued() is None
+
+
 def test_a_gcloud_that_does_not_answer_is_bounded(cloud):
     cloud.say(hangs=["queued-resources describe"])
     done = cloud.run("create", "--call_seconds=1")

@@ -59,6 +59,9 @@ def describe(world, lock):
         state = queued["states"][0]
         if len(queued["states"]) > 1:
             queued["states"].pop(0)
+        if state == "INTERRUPT":  # somebody ends create.sh, by the process id that it left
+            script = int((CLOUD / "script").read_text())
+            os.kill(script, signal.SIGTERM)
         if state == "ABSENT":  # somebody deleted it
             world["queued"] = None
             save(world)
