@@ -4,7 +4,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 verb=watch.sh
 about='watch.sh: keeps a job going until it is done. It creates, sets up, brings data and starts what is not there yet, takes over what is,
 and does all of it again when the TPU is preempted or suspended; the job then goes on from its last commit. To that end it deletes
-the preempted queued resource called --name. Takes all that create.sh, setup.sh, data.sh and start.sh take.
+a preempted, suspended or failed queued resource called --name, whoever made it. Takes all that create.sh, setup.sh, data.sh and start.sh take.
 A new machine has an empty disk, so the run must be in a bucket: --mirror=gs://… (one host) or --run_dir=gs://….
 With --confirm=NAME the TPU is deleted when the job is done; without, it stays, and costs.
 Exit status: 0 done; 2 bad settings of the job or of this; 4 training diverged; 130 interrupted, stopped by stop.sh, or the
