@@ -24,11 +24,11 @@ find_python() {
   fail "needs Python >= 3.11 with venv (on Debian: apt-get install python3-venv); PYTHON=/path/to/python names one"
 }
 
-# install NAME WHAT…: pip-installs once per content of pyproject.toml, constraints.txt and this file.
+# install NAME WHAT…: pip-installs once per WHAT and content of pyproject.toml, constraints.txt and this file.
 install() {
   stamp="$venv/.installed-$1"
   shift
-  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/launch/local.sh" | cksum)
+  wanted=$({ cat "$root/pyproject.toml" "$root/constraints.txt" "$root/launch/local.sh" && printf '%s\n' "$*"; } | cksum)
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
   echo "local.sh: installing into .venv (a few minutes the first time)" >&2
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" >&2
@@ -37,14 +37,15 @@ install() {
   printf '%s\n' "$wanted" >"$stamp"
 }
 
+# WHALE_EXTRAS=tpu,… adds extras of the package to the environment of a run.
 ensure_environment() {
   # pip comes last: an environment whose making was cut short has none, and is made again.
   if [ ! -x "$venv/bin/pip" ]; then
     python=$(find_python) || exit 2
     "$python" -m venv "$venv"
   fi
-  install run --editable "$root"
-  if [ "$1" = test ]; then install test --editable "$root[dev]"; fi
+  install run --editable "$root${WHALE_EXTRAS:+[$WHALE_EXTRAS]}"
+  if [ "$1" = test ]; then install test --editable "${root}[dev]"; fi
 }
 
 # apt_install PACKAGE WHAT: installs a Debian package where this may be done without asking; else fails.

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Starts the job on all workers.
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+verb=start.sh
+about='start.sh --flagfile=FILE [-- FLAGS…]: starts whale_jax.main on all workers with one flagfile, made of FILE and FLAGS, in
+~/whale, where data.sh put data/NAME; it goes on when the connection ends, and its output is ~/whale/job/log. With a run
+directory that holds a run, it goes on with that run.
+Needs --name, --zone, --flagfile. Exit status: 0 started on all; 2 settings, or a job runs already; 3 a worker failed to
+start it (named; the others are stopped again).'
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$here/common.sh"
+
+parse "$@"
+shift "$consumed"
+need name zone flagfile
+build_job_flags "$@"
+count_workers
+job_states
+if ! "$dry_run"; then
+  i=0
+  while [ "$i" -lt "$workers" ]; do
+    case $(job_state "$i") in
+      running*) fail 2 "a job runs already on worker $i: stop.sh first, or follow.sh" ;;
+      unreachable) fail 3 "worker $i does not answer: $(tail -n 2 "$state_dir/status-$i.log")" ;;
+      *code=none) fail 2 "worker $i is not set up: setup.sh first" ;;
+    esac
+    i=$((i + 1))
+  done
+fi
+if [ "$workers" != 1 ] && [ -n "$mirror" ]; then fail 2 "--mirror is for one host, $name has $workers: give --run_dir=gs://… instead"; fi
+[ "$workers" = 1 ] || say "starting on $workers workers: see docs/tpu.md, 'One host and several'"
+
+start_on() {
+  to_worker "$1" "$job_flags" whale/incoming.flags &&
+    on_worker "$1" "sh whale/code/launch/tpu/worker.sh start $(quoted "$mirror") $mirror_seconds"
+}
+each_worker start start_on
+if [ -n "$failed" ]; then
+  not_started=$failed
+  show_failed start
+  each_worker stop stop_by_verb
+  fail 3 "not started: worker $not_started of $workers; the others are stopped"
+fi
+"$dry_run" || say "started on $workers of $workers workers"
