@@ -221,7 +221,8 @@ class Engine(SlotMemory):
         length_R = np.zeros(self.extend_rows, np.int32)
         length_R[: len(rows)] = [length for *_, length in rows]
         slot_R = self._rows_and_fillers([slot for slot, *_ in rows])
-        hidden_RxD = self._stack_step(tuple(hiddens))
+        # From the device or from host memory: all are put the same way, so that one program stacks them.
+        hidden_RxD = self._stack_step(tuple(jax.device_put(hidden, self._device) for hidden in hiddens))
         result = ExtendResult(
             (self._first_step(self._params, hidden_RxD, length_R, self._controls(slot_R)), hidden_RxD, self._pick_step)
         )

@@ -55,9 +55,15 @@ class WeightSwap:
         ]
 
     def _within_reach(self, leaf: Any) -> Any:
-        """The array, if a program on the devices can take it; otherwise a copy of it on them."""
-        if isinstance(leaf, jax.Array) and leaf.sharding.device_set != set(self._devices):
+        """The array as a program on the devices can take it: as it is divided over them, or a copy of it on them.
+
+        What lies on a single device already gets the sharding that all others have, so that one program serves all.
+        """
+        if not isinstance(leaf, jax.Array) or leaf.sharding.device_set != set(self._devices):
             return jax.device_put(leaf, self._everywhere)
+        if len(self._devices) == 1:
+            parts = [leaf.addressable_shards[0].data]
+            return jax.make_array_from_single_device_arrays(leaf.shape, self._everywhere, parts)
         return leaf
 
     def _copied(self, leaves: list[jax.Array], dtypes: tuple[Any, ...]) -> list[jax.Array]:

@@ -214,9 +214,10 @@ def prompt_tokens_computed(engine: Engine, params: Any, *, prefix_bytes: int) ->
     before, engine.prefix_bytes = engine.prefix_bytes, prefix_bytes
     try:
         with make_driver("scheduler", engine) as driver:
+            already = driver.stats()["extended_tokens"]
             asyncio.run(workload(driver))
             sampled_last = 6 * group_size * (turns - 1)  # enters with the next turn, and is no prompt token
-            return driver.stats()["extended_tokens"] - sampled_last
+            return driver.stats()["extended_tokens"] - already - sampled_last
     finally:
         engine.prefix_bytes = before
 

@@ -107,10 +107,10 @@ def test_a_request_that_cannot_be_started_fails_alone(
     expected = asyncio.run(converse(driver, conversation(1)))
     configure = engine.configure
 
-    def refused(slot: int, sampling: Sampling, key: tuple[int, int]) -> None:
+    def refused(slot: int, sampling: Sampling, key: tuple[int, int], **rest: int) -> None:
         if key == (99, 99):
             raise MemoryError("no room for it")
-        configure(slot, sampling, key)
+        configure(slot, sampling, key, **rest)
 
     monkeypatch.setattr(engine, "configure", refused)
 
