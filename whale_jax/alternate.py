@@ -12,7 +12,7 @@ from whale_jax.evaluation.probe import Component
 from whale_jax.run import Milestone, Run
 from whale_jax.schedule import BUDGET_USED
 from whale_jax.search_phase import search_phase
-from whale_jax.weight_phase import weight_phase
+from whale_jax.weight_phase import ROLLOUTS_USED, weight_phase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ async def alternate(run: Run) -> Returned:
             if run.journal.next_inherited() is None and (pair.step >= schedule.total_steps or not run.affords_step()):
                 break
             pair, decision = await weight_phase(run, cycle, pair)
-            truncated = decision.reason == BUDGET_USED
+            truncated = decision.reason in (BUDGET_USED, ROLLOUTS_USED)
             await run.milestone(f"cycle {cycle + 1}, weights", pair)
             _maybe_stop(run, "weight_phase")
         searches = schedule.has_search_phase and alone is not Component.WEIGHTS
