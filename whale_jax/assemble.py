@@ -37,13 +37,14 @@ from whale_jax.policy import Initial, Policy
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
+from whale_jax.qwen3_5.params import cast_params
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.report.account import Meter
 from whale_jax.report.busy import BusyClock, ClockedEngine, ClockedTrainStep
 from whale_jax.report.progress import Progress
 from whale_jax.rollout.runner import RolloutLimits, RolloutRunner
 from whale_jax.rollout.tool_calls import parse
-from whale_jax.run import Run, cast
+from whale_jax.run import Run
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
@@ -152,7 +153,7 @@ def make_rollouts(config: RunConfig, parts: Parts, clock: BusyClock) -> tuple[Dr
     """
     rollout = config.rollout
     dtype = jnp.dtype(config.model.compute_dtype)
-    serving_params = cast(parts.initial.params, dtype)
+    serving_params = cast_params(parts.initial.params, dtype)
     engines = [
         ClockedEngine(
             parts.initial.config,

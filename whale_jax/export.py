@@ -16,6 +16,7 @@ from absl import flags as absl_flags
 
 from whale_jax.assemble import checkpoint_directory, optimizer_settings
 from whale_jax.config import ConfigError, RunConfig
+from whale_jax.flags import refuse_leftovers
 from whale_jax.main import print_errors
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, export_checkpoint, load_checkpoint
@@ -105,9 +106,7 @@ def main(argv: Sequence[str]) -> int:
         if "--help" in argv or "-h" in argv:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
-        rest = values(list(argv))
-        if len(rest) > 1:
-            raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
+        refuse_leftovers(values(list(argv)))
         dtype = None if values["dtype"].value == SOURCE_DTYPES else values["dtype"].value
         out = Path(str(values["out"].value))
         step = export_run(Path(str(values["run_dir"].value)), out, step=values["step"].value, dtype=dtype)

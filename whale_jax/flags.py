@@ -53,9 +53,14 @@ def given(argv: Sequence[str], values: flags.FlagValues) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         files = ", ".join(arg for arg in argv[1:] if "flagfile" in arg)
         raise ConfigError(f"{files}: not UTF-8 ({error})") from error
+    refuse_leftovers(rest)
+    return {spec.name: values[spec.name].value for _, spec in all_settings() if values[spec.name].present}
+
+
+def refuse_leftovers(rest: Sequence[str]) -> None:
+    """Raises ConfigError if anything but the program's name is left of a command line whose flags were read."""
     if len(rest) > 1:
         raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
-    return {spec.name: values[spec.name].value for _, spec in all_settings() if values[spec.name].present}
 
 
 def settled(settings: Mapping[str, Any], argv: Sequence[str]) -> RunConfig:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from whale_jax.config import ConfigError, RunConfig, all_settings
-from whale_jax.evaluation.figures import figures_path
+from whale_jax.evaluation.figures import evidence_path, figures_path
 from whale_jax.journal import Journal, JournalError
 from whale_jax.report.account import KIND as ACCOUNT
-from whale_jax.rundir import Inputs, read_record
+from whale_jax.rundir import Inputs, differences, read_record
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints
 
 CHANGEABLE_GROUPS = ("schedule", "search", "proposer")
@@ -64,9 +64,10 @@ def fork_point(spec: str, config: RunConfig, inputs: Inputs) -> ForkPoint:
     if not (run_dir / "journal").is_dir():
         raise ConfigError(f"--fork_from={spec}: {run_dir} has committed nothing yet")
     try:
-        entries = Journal(run_dir / "journal").entries
+        journal = Journal(run_dir / "journal")
     except JournalError as error:
         raise ConfigError(f"--fork_from={spec}: {error}") from error
+    entries = journal.entries
     if number >= len(entries):
         raise ConfigError(f"--fork_from={spec}: the run has the entries 0 to {len(entries) - 1}")
     prefix = entries[: number + 1]
@@ -74,7 +75,7 @@ def fork_point(spec: str, config: RunConfig, inputs: Inputs) -> ForkPoint:
         first = next(entry["entry"] for entry in prefix if _is_test(entry))
         raise ConfigError(f"--fork_from={spec}: test is opened by entry {first}, after the run; name an earlier one")
     steps = _kept(spec, run_dir, prefix, entries, config)
-    digest = entries[number + 1]["previous"] if number + 1 < len(entries) else Journal(run_dir / "journal").hash
+    digest = entries[number + 1]["previous"] if number + 1 < len(entries) else journal.hash
     return ForkPoint(run_dir.resolve(), number, digest, steps)
 
 
@@ -95,7 +96,7 @@ def complete_fork(directory: Path) -> None:
     for entry in entries:
         _link(parent, directory, f"journal/{entry['entry']:06d}.json")
         if entry["kind"] == "evaluation":
-            evidence = Path(f"evals/{entry['entry']:06d}.json")
+            evidence = evidence_path(Path(), entry["entry"])
             _link(parent, directory, evidence)
             _link(parent, directory, figures_path(evidence), needed=False)
         if entry["kind"] == "search":
@@ -115,18 +116,7 @@ def _parsed(spec: str) -> tuple[Path, int]:
 
 def _refuse_other_settings(spec: str, record: Mapping[str, Any], config: RunConfig, inputs: Inputs) -> None:
     free = {spec.name for group, spec in all_settings() if group in CHANGEABLE_GROUPS} | set(CHANGEABLE)
-    before = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]} | record["settings"]
-    different = [
-        f"--{name} was {before.get(name)}, is {value}"
-        for name, value in config.hashed_values().items()
-        if name not in free and before.get(name) != value
-    ]
-    different += [
-        f"the {name} changed"
-        for name, value in dataclasses.asdict(inputs).items()
-        if record["inputs"].get(name, value) != value
-    ]
-    if different:
+    if different := differences(record, config, inputs, free):
         raise ConfigError(
             f"--fork_from={spec}: {'; '.join(different)}. A branch may change the settings of schedule, search and "
             f"proposer, and {', '.join('--' + name for name in CHANGEABLE)}; the rest is its parent's"

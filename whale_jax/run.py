@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from whale_jax.config import RunConfig
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
-from whale_jax.evaluation.figures import figures_path, read_figures, write_figures
-from whale_jax.journal import Journal, JournalError, canonical, write_once
+from whale_jax.evaluation.evidence import read_evidence, write_evidence
+from whale_jax.journal import Journal, JournalError, canonical
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
@@ -48,11 +47,6 @@ from whale_jax.training.weight_step import StepReport
 
 COVERAGE_FLOOR = 0.9
 """Smallest share of a step's or an evaluation's episodes that must be scored."""
-
-
-def cast(params: Any, dtype: Any) -> Any:
-    """The serving copy of master weights: matrices in the compute dtype, the rest in fp32."""
-    return cast_params(params, dtype)
 
 
 class InfrastructureError(RuntimeError):
@@ -282,7 +276,7 @@ class Run:
             return
         with self.stages.of(Stage.SWAP):
             params, version = self.policy.weights_at(step)
-            served = cast(params, jnp.dtype(self.config.model.compute_dtype))
+            served = cast_params(params, jnp.dtype(self.config.model.compute_dtype))
             matrices = bf16_matrices(served)
             if self._served is not None:
                 self._changed = changed_share(self._served, matrices)
@@ -365,7 +359,7 @@ class Run:
             self.require_coverage(Ledger.from_traces(traces), f"evaluation on {split.value} ({label})")
             figures = self.domain.behaviour(self.splits[split], traces, self.codec)
             evaluation = evaluation_from_traces(traces, k=samples, domain_figures=figures)
-            evidence = self._write_evidence(len(self.journal.entries), evaluation)
+            evidence = write_evidence(self.dir, len(self.journal.entries), evaluation)
             self.journal.append(
                 "evaluation", {**where, "weights": pair.weights, **evaluation.summary(), "evidence": evidence}
             )
@@ -373,29 +367,7 @@ class Run:
             self._report_evaluation(label, split, evaluation, time.monotonic() - started)
             return evaluation
         self.progress.advance(entry["episodes"], replayed=True)
-        return self._read_evidence(entry)
-
-    def _evidence_path(self, number: int) -> Path:
-        return self.dir / "evals" / f"{number:06d}.json"
-
-    def _write_evidence(self, number: int, evaluation: Evaluation) -> str:
-        data = json.dumps(evaluation.to_json(), sort_keys=True).encode()
-        path = self._evidence_path(number)
-        path.parent.mkdir(exist_ok=True)
-        # A file without its entry is what a kill between the two left; the evaluation was repeated to the same bits.
-        path.unlink(missing_ok=True)
-        write_figures(figures_path(path), evaluation.domain_figures)
-        write_once(path, data)
-        return hashlib.sha256(data).hexdigest()
-
-    def _read_evidence(self, entry: Mapping[str, Any]) -> Evaluation:
-        path = self._evidence_path(entry["entry"])
-        if not path.is_file():
-            raise JournalError(f"{path} is missing, and the journal rests on it; restore it from a copy")
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != entry["evidence"]:
-            raise JournalError(f"{path} was changed after it was written (its hash differs); restore it from a copy")
-        return Evaluation.from_json(json.loads(data), read_figures(figures_path(path)))
+        return read_evidence(self.dir, entry)
 
     # What the user sees -----------------------------------------------------------------------------------------------
 

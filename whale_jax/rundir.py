@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,27 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mappin
         write_once(path, canonical(record))
         return []
     old = read_record(path)
+    if different := differences(old, config, inputs):
+        raise ConfigError(
+            f"--run_dir={directory} belongs to a run with other settings: "
+            + "; ".join(different)
+            + ". Use a fresh run directory, or the settings that it was started with"
+        )
+    return _changes(old["environment"], record["environment"])
+
+
+def differences(record: Mapping[str, Any], config: RunConfig, inputs: Inputs, free: Container[str] = ()) -> list[str]:
+    """What differs from the run of a config.json, one line each.
+
+    Args:
+      free: names of settings that may differ.
+    """
     defaults = {spec.name: spec.default for _, spec in all_settings() if spec.metadata["late"]}
-    before = {**defaults, **old["settings"]}  # a run made before a setting existed had its default
-    differences = [
+    before = {**defaults, **record["settings"]}  # a run made before a setting existed had its default
+    found = [
         f"--{name} was {_shown(before.get(name))}, is {_shown(value)}"
         for name, value in config.hashed_values().items()
-        if before.get(name) != value
+        if name not in free and before.get(name) != value
     ]
     names = {
         "data": "the data",
@@ -97,18 +112,11 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mappin
         "tokenizer": "the tokenizer",
         "template": "the chat template",
     }
-    differences += [
-        f"{names[name]} changed (SHA-256 was {str(old['inputs'][name])[:12]}, is {value[:12]})"
+    return found + [
+        f"{names[name]} changed (SHA-256 was {str(record['inputs'][name])[:12]}, is {value[:12]})"
         for name, value in dataclasses.asdict(inputs).items()
-        if old["inputs"].get(name, value) != value
+        if record["inputs"].get(name, value) != value
     ]
-    if differences:
-        raise ConfigError(
-            f"--run_dir={directory} belongs to a run with other settings: "
-            + "; ".join(differences)
-            + ". Use a fresh run directory, or the settings that it was started with"
-        )
-    return _changes(old["environment"], record["environment"])
 
 
 def is_begun(directory: Path) -> bool:

@@ -19,11 +19,12 @@ from absl import flags as absl_flags
 
 from whale_jax.assemble import checkpoint_directory
 from whale_jax.config import ConfigError
+from whale_jax.flags import refuse_leftovers
 from whale_jax.main import print_errors, use_all_cores
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
-from whale_jax.run import cast
+from whale_jax.qwen3_5.params import cast_params
 from whale_jax.serving.driver import ServingError, make_driver
 from whale_jax.serving.engine import Engine
 
@@ -72,7 +73,7 @@ def serving(settings: ServeSettings) -> Iterator[Any]:
     if settings.replicas > len(devices):
         raise ConfigError(f"--replicas={settings.replicas}: this machine has {len(devices)} devices")
     dtype = jnp.dtype(settings.dtype)
-    params = cast(params, dtype)
+    params = cast_params(params, dtype)
     with ExitStack() as stack:
         drivers: list[Any] = []
         for device in devices[: settings.replicas or len(devices)]:
@@ -133,9 +134,7 @@ def main(argv: Sequence[str]) -> int:
         if "--help" in argv or "-h" in argv:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
-        rest = values(list(argv))
-        if len(rest) > 1:
-            raise ConfigError(f"unexpected arguments: {' '.join(rest[1:])} (flags are written --name=value)")
+        refuse_leftovers(values(list(argv)))
         given: dict[str, Any] = {spec.name: values[spec.name].value for spec in dataclasses.fields(ServeSettings)}
         settings = ServeSettings(**given)
         before = {one: signal.signal(one, lambda *_: ended.set()) for one in (signal.SIGINT, signal.SIGTERM)}

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from enum import StrEnum
-from typing import Any, cast
 
 import jax
 
 from harness_search.proposers.base import EmptySlot, Proposal, Proposer, ProposerUsage
 from harness_search.workspace import Workspace
-from whale_jax.domains.domain import Domain, VerifierProtocol
+from whale_jax.domains.domain import Domain, DomainStandIn, VerifierProtocol
 from whale_jax.domains.task import Task
 from whale_jax.domains.verdict import Verdict
 
@@ -102,22 +101,15 @@ class ClockedProposer:
         return self._proposer.usage(iteration)
 
 
-class ClockedDomain:
-    """Stands in for a `Domain` and is one in everything else; its verifier is on a clock.
+class ClockedDomain(DomainStandIn):
+    """A domain whose verifier is on a clock.
 
     Environments that score their own episode (chess) are not: what they know, they know when it is played.
     """
 
     def __init__(self, domain: Domain, clock: StageClock) -> None:
-        self._domain = domain
+        super().__init__(domain)
         self._clock = clock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._domain, name)
-
-    def as_domain(self) -> Domain:
-        """This object, for a type checker that does not follow `__getattr__`."""
-        return cast(Domain, self)
 
     def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
         with self._clock.of(Stage.VERIFY):

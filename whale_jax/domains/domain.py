@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from harness_search.contract import Budgets
 from harness_search.proposers.edits import Edit
@@ -152,6 +152,20 @@ class Domain(Protocol):
             without episodes.
         """
         ...
+
+
+class DomainStandIn:
+    """A domain in everything but what a subclass does itself."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._domain, name)
+
+    def as_domain(self) -> Domain:
+        """This object, for a type checker that does not follow `__getattr__`."""
+        return cast(Domain, self)
 
 
 def defined_figures(names: Iterable[str], measured: object) -> dict[str, float]:

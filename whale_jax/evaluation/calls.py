@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from harness_search.contract import CallRefused
-from whale_jax.domains.domain import Domain, DomainEnv, JudgedEnv, VerifierProtocol
+from whale_jax.domains.domain import Domain, DomainEnv, DomainStandIn, JudgedEnv, VerifierProtocol
 from whale_jax.domains.task import Task
 from whale_jax.domains.verdict import Verdict
 
@@ -40,19 +40,12 @@ class Call:
         }
 
 
-class CallRecorder:
-    """Stands in for a `Domain` and is one in everything else; `calls` are those of the latest environment."""
+class CallRecorder(DomainStandIn):
+    """A domain whose `calls` are those of the latest environment."""
 
     def __init__(self, domain: Domain) -> None:
-        self._domain = domain
+        super().__init__(domain)
         self.calls: list[Call] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._domain, name)
-
-    def as_domain(self) -> Domain:
-        """This object, for a type checker that does not follow `__getattr__`."""
-        return cast(Domain, self)
 
     def env(self, task: Task) -> DomainEnv:
         """A fresh environment whose calls are written down; those of the one before are forgotten."""

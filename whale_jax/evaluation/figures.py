@@ -12,6 +12,11 @@ from pathlib import Path
 from whale_jax.journal import JournalError, write_once
 
 
+def evidence_path(run_dir: Path, number: int) -> Path:
+    """Where the evidence of the evaluation in journal entry `number` is kept."""
+    return run_dir / "evals" / f"{number:06d}.json"
+
+
 def figures_path(evidence: Path) -> Path:
     """Where the figures of an evaluation are kept: `evals/000003.behaviour.json` beside `evals/000003.json`."""
     return evidence.with_suffix(".behaviour.json")

@@ -12,10 +12,11 @@ from whale_jax.domains.task import Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
+from whale_jax.qwen3_5.params import cast_params
 from whale_jax.report.busy import BusyClock
 from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
 from whale_jax.rollout.trace import Trace
-from whale_jax.run import cast, require_coverage
+from whale_jax.run import require_coverage
 from whale_jax.serving.driver import Driver
 
 
@@ -41,7 +42,7 @@ class PairServer:
             return
         self._policy.committed(pair.step, pair.weights)
         params, version = self._policy.weights_at(pair.step)
-        self._driver.set_weights(cast(params, self._dtype), version)
+        self._driver.set_weights(cast_params(params, self._dtype), version)
         self._step = pair.step
 
     async def rollout(self, pair: Pair, requests: Sequence[EpisodeRequest]) -> list[Trace]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from whale_jax.evaluation.figures import evidence_path, figures_path
 from whale_jax.journal import Journal, JournalError
 
 
@@ -76,10 +77,10 @@ class RunFiles:
         found = {}
         for moment in self.of_kind("evaluation"):
             number = moment.entry["entry"]
-            path = self.directory / "evals" / f"{number:06d}.json"
+            path = evidence_path(self.directory, number)
             content = read_object(path)
             if {"rewards", "behaviour"} <= content.keys():
-                found[number] = {**content, "domain_figures": read_object(path.with_suffix(".behaviour.json"))}
+                found[number] = {**content, "domain_figures": read_object(figures_path(path))}
         return found
 
 
