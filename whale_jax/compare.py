@@ -17,7 +17,7 @@ from rich.table import Table
 
 from whale_jax.config import ConfigError, all_settings
 from whale_jax.evaluation.evaluate import Evaluation
-from whale_jax.evaluation.figures import evidence_path
+from whale_jax.evaluation.evidence import read_evidence
 from whale_jax.journal import Journal, JournalError
 from whale_jax.report.account import Account, account
 from whale_jax.rundir import read_record
@@ -103,7 +103,7 @@ def _evaluations(
             rollouts += entry["rollouts"]
             tokens += sum(part["sampled_tokens"] for part in entry.get("steps", [entry]))
             continue
-        evaluation = Evaluation.from_json(json.loads(evidence_path(path, entry["entry"]).read_bytes()))
+        evaluation = read_evidence(path, entry)
         if entry["split"] == "test":
             tests[entry["step"], entry["harness"]] = evaluation
         if entry["split"] == select_on:

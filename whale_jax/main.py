@@ -26,13 +26,14 @@ from harness_search.sandbox.backends import BackendName, SandboxUnavailable
 from harness_search.search import SearchInfrastructureError
 from whale_jax import flags
 from whale_jax.alternate import Returned, Stopped, alternate
-from whale_jax.assemble import Parts, assemble, read_parts
+from whale_jax.assemble import Parts, assemble, checkpoint_directory, read_parts
 from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
 from whale_jax.domains.task import Split
 from whale_jax.fork import complete_fork, fork_point
 from whale_jax.hand_over import hand_over
 from whale_jax.journal import Journal, JournalError
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
+from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.report import summary as report
 from whale_jax.report.page import write_for_run
 from whale_jax.report.progress import Progress
@@ -72,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
                 refuse_inside(Path(config.run.run_dir), parts.initial.directory)
                 look(Path(config.run.run_dir), config, parts.inputs)
             print(_description(parts))
+            for warning in _doubts(config, parts):
+                print(f"warning: {warning}", file=sys.stderr)
             print(flags.to_flagfile(config), end="")
             return 0
         directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
@@ -110,9 +113,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str], p
     progress = Progress()
     progress.say(f"run directory {directory}")
     progress.say(_description(parts))
-    warnings = list(changes)
-    if parts.backend.name is BackendName.NONE:
-        warnings.append("--sandbox=none: harness code ran with this user's rights")
+    warnings = [*changes, *_doubts(config, parts)]
     for warning in warnings:
         progress.say(f"warning: {warning}")
     try:
@@ -194,6 +195,23 @@ def _description(parts: Parts) -> str:
         f"{parts.domain.name}: {counts} tasks{bad}; policy {shape.num_layers} layers of width {shape.hidden_size}, "
         f"sandbox {parts.backend.name}"
     )
+
+
+def _doubts(config: RunConfig, parts: Parts) -> list[str]:
+    """What is allowed and may not be meant."""
+    doubts = []
+    if parts.backend.name is BackendName.NONE:
+        doubts.append("--sandbox=none: harness code ran with this user's rights")
+    room = {"assistant_tokens": config.rollout.assistant_tokens, "max_len": config.rollout.max_len}
+    demo = RunConfig().rollout
+    if room == {name: getattr(demo, name) for name in room} and parts.initial.config != _demo_model():
+        named = " and ".join(f"--{name}={value}" for name, value in room.items())
+        doubts.append(f"{named} are the demo's room, too little for most models and tasks")
+    return doubts
+
+
+def _demo_model() -> Qwen35Config:
+    return Qwen35Config.from_dir(checkpoint_directory(None))
 
 
 def use_all_cores() -> None:

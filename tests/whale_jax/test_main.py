@@ -100,6 +100,19 @@ def test_a_tokenizer_of_another_model(capsys, tmp_path):
     assert "tokenizer.json has 1537 ids, the model embeds 1536" in refused(capsys, f"--checkpoint={copy}")
 
 
+def test_another_model_with_the_room_of_the_demo_is_warned_of(capsys, tmp_path):
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint_directory(None), copy)
+    assert main(["main", "--dry_run", f"--checkpoint={copy}"]) == 0
+    assert capsys.readouterr().err == "", "the demo's model has the demo's room"
+    shape = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**shape, "rms_norm_eps": 1e-5}), encoding="utf-8")
+    assert main(["main", "--dry_run", f"--checkpoint={copy}"]) == 0
+    assert "--assistant_tokens=192 and --max_len=768 are the demo's room" in capsys.readouterr().err
+    assert main(["main", "--dry_run", f"--checkpoint={copy}", "--assistant_tokens=1000"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_folder_with_another_config_json_is_left_alone(capsys, tmp_path):
     copy = tmp_path / "checkpoint"
     shutil.copytree(checkpoint_directory(None), copy)

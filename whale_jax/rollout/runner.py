@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from harness_search.contract import Budgets, EndReason, TaskView
+from harness_search.contract import Budgets, EndReason, HarnessError, TaskView
 from harness_search.sandbox.backends import Backend
 from harness_search.sandbox.worker import EpisodeOutcome, HarnessWorker, Limits
 from whale_jax.domains.domain import Domain, DomainEnv, JudgedEnv, VerifierProtocol
@@ -64,9 +64,9 @@ class RolloutLimits:
 class RolloutRunner:
     """Turns requests into traces: the one rollout path of training, search and evaluation.
 
-    An episode that its harness breaks is scored 0. One that infrastructure breaks (an engine too slow for the clock
-    included) is tried again with the same keys, at most `limits.attempts` times, and is then unscored. Neither touches
-    its neighbours.
+    An episode that its harness breaks is scored 0, also where the file no longer loads. One that infrastructure breaks
+    (an engine too slow for the clock included) is tried again with the same keys, at most `limits.attempts` times, and
+    is then unscored. Neither touches its neighbours.
     """
 
     def __init__(
@@ -119,7 +119,6 @@ class RolloutRunner:
             budgets: in place of the domain's.
 
         Raises:
-            HarnessError: the harness breaks the contract, so no episode of it can run.
             SandboxUnavailable: its sandbox does not come up.
         """
         async with aclosing(self._run(harness_source, requests, budgets)) as finished:
@@ -195,7 +194,11 @@ class RolloutRunner:
         )
 
         async def live() -> Trace:
-            worker = await self._workers.worker(lease)
+            try:
+                worker = await self._workers.worker(lease)
+            except HarnessError as fault:
+                broken = EpisodeOutcome(EndReason.HARNESS_ERROR, None, str(fault), 0.0)
+                return await self._judged(request, env, episode, broken)
             name = f"{'/'.join(map(str, place))}/{attempt}"
             started = time.monotonic()
             try:

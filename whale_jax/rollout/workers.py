@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness_search.contract import Budgets, EpisodeHost, TaskView
+from harness_search.contract import Budgets, EpisodeHost, HarnessError, TaskView
 from harness_search.sandbox.backends import SandboxUnavailable
 from harness_search.sandbox.worker import EpisodeOutcome
 
@@ -54,11 +54,12 @@ StartWorker = Callable[[str], Awaitable[Worker]]
 
 @dataclass
 class Lease:
-    """The use of one harness's worker."""
+    """The use of one harness's worker. `broken` is why it has none and gets none."""
 
     source: str
     users: int = 0
     worker: Worker | None = None
+    broken: str | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -91,18 +92,23 @@ class WorkerPool:
         """The lease's worker, started if there is none. Callers that come together start it once.
 
         Raises:
-            HarnessError: the harness breaks the contract.
+            HarnessError: the harness breaks the contract or does not load, in several attempts; it is not tried again.
             SandboxUnavailable: its sandbox did not come up, in several attempts (a busy machine may be slow once).
         """
         async with lease.starting:
+            if lease.broken is not None:
+                raise HarnessError(lease.broken)
             for attempt in range(1, self._attempts + 1):
                 if lease.worker is not None:
                     break
                 try:
                     lease.worker = await self._start(lease.source)
-                except SandboxUnavailable:
-                    if attempt == self._attempts:
-                        raise
+                except (HarnessError, SandboxUnavailable) as error:
+                    if attempt < self._attempts:
+                        continue
+                    if isinstance(error, HarnessError):
+                        lease.broken = str(error)
+                    raise
             assert lease.worker is not None
             return lease.worker
 

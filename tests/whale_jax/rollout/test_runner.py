@@ -297,14 +297,29 @@ def test_leaving_early_cancels_what_is_in_flight(fakes: SimpleNamespace) -> None
     assert all(session.closed for session in driver.sessions)
 
 
-def test_a_harness_that_breaks_the_contract_stops_the_call(fakes: SimpleNamespace) -> None:
+def test_a_harness_that_does_not_load_breaks_its_own_episodes_alone(fakes: SimpleNamespace) -> None:
+    starts = []
+    runner, _ = fakes.runner(fakes.driver(), ask)
+    others = runner._workers._start
+
     async def start(source: str):
+        if source != "h":
+            return await others(source)
+        starts.append(source)
         raise HarnessError("no run")
 
-    runner, _ = fakes.runner(fakes.driver(), ask)
+    async def both():
+        return await asyncio.gather(*(runner.run_all(source, requests(fakes)) for source in ("h", "other")))
+
     runner._workers._start = start
-    with pytest.raises(HarnessError, match="no run"):
-        asyncio.run(runner.run_all("h", requests(fakes)))
+    broken, whole = asyncio.run(both())
+    assert {(trace.end, trace.verdict.reward, trace.error) for trace in broken} == {
+        (EndReason.HARNESS_ERROR, 0, "no run")
+    }
+    assert len(starts) == runner._limits.attempts < len(broken), "it is tried a few times, not once per episode"
+    alone, _ = fakes.runner(fakes.driver(), ask)
+    expected = asyncio.run(alone.run_all("other", requests(fakes)))
+    assert [(trace.end, trace.verdict) for trace in whole] == [(trace.end, trace.verdict) for trace in expected]
 
 
 def test_a_sandbox_that_is_slow_once_is_started_again(fakes: SimpleNamespace) -> None:
