@@ -15,10 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.delta_rule import DeltaRule, RecurrentRule, chunked_delta_rule, recurrent_delta_rule
 from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
+from whale_jax.qwen3_5.sharding import TENSOR, over_heads
 
 BLOCK = 1024
 """Positions of a long row handled together."""
@@ -181,7 +183,9 @@ def recurrent_rule_at(layer: Array, active_B: Array) -> RecurrentRule:
 
         repeats = v.shape[1] // k.shape[1]
         q, k = (jnp.repeat(t, repeats, axis=1) for t in (q, k))
-        return recurrent_step(q, k, v, jnp.exp(g), beta, active_B, states, layer)
+        heads, whole, of_states = PartitionSpec(None, TENSOR), PartitionSpec(), PartitionSpec(None, None, TENSOR)
+        step = over_heads(recurrent_step, (*(heads,) * 5, whole, of_states, whole), (heads, of_states))
+        return step(q, k, v, jnp.exp(g), beta, active_B, states, layer)
 
     def rule(q: Array, k: Array, v: Array, g: Array, beta: Array, states: Array) -> tuple[Array, Array]:
         if states.shape[-1] % _KERNEL_LANES or states.shape[-2] % _KERNEL_LANES:

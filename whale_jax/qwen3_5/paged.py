@@ -7,12 +7,16 @@ every row only the pages in use.
 Letters: P pages of a group, Z positions of a page, n pages that a row has places for.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from whale_jax.qwen3_5.blockwise import MASKED
 from whale_jax.qwen3_5.cache import Cache
+from whale_jax.qwen3_5.sharding import TENSOR, over_heads
 
 _KERNEL_LANES = 128
 """The kernel copies whole rows of a page: head sizes must be a multiple of this."""
@@ -122,11 +126,10 @@ def _attend_on_tpu(q_Bx1xNxH: Array, k: Array, v: Array, index_Bxn: Array, last_
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention  # needs a second to import
 
     q_BxNxH = q_Bx1xNxH[:, 0].astype(jnp.float32) * q_Bx1xNxH.shape[-1] ** -0.5  # the kernel does not scale
-    together = _pages_together(index_Bxn.shape[1])
-    attended = paged_attention(
-        q_BxNxH, k, v, last_Bx1[:, 0] + 1, index_Bxn, pages_per_compute_block=together, megacore_mode=None
-    )
-    return attended[:, None].astype(jnp.float32)
+    kernel = partial(paged_attention, pages_per_compute_block=_pages_together(index_Bxn.shape[1]), megacore_mode=None)
+    heads, pages, whole = PartitionSpec(None, TENSOR), PartitionSpec(TENSOR), PartitionSpec()
+    attend = over_heads(kernel, (heads, pages, pages, whole, whole), heads)
+    return attend(q_BxNxH, k, v, last_Bx1[:, 0] + 1, index_Bxn)[:, None].astype(jnp.float32)
 
 
 def kernel_reads(length: int, places: int, page_size: int) -> int:

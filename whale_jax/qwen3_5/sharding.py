@@ -241,6 +241,17 @@ class Placement:
         )(table_VxD, tokens_BxT)
 
 
+def over_heads(function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`function` on every chip of the `tensor` axis with its own heads, where the context has such an axis.
+
+    For what the compiler cannot divide by itself: kernels.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or TENSOR not in mesh.axis_names or mesh.shape[TENSOR] == 1 or TENSOR in mesh.manual_axes:
+        return function
+    return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, axis_names={TENSOR}, check_vma=False)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _gather(part: Array, axis: int, dtype: jnp.dtype) -> Array:
     """All parts of an `fsdp` group along `axis`, in `dtype`."""

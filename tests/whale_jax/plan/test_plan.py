@@ -205,9 +205,23 @@ def test_topology_error_names_the_package(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the TPU compiler (libtpu) is not installed")
-def test_a_tpu_topology_compiles():
+@pytest.mark.parametrize(
+    ("changes", "mesh"),
+    [
+        ({}, {"data": 4, "fsdp": 1, "tensor": 1}),
+        # heads of the real sizes, on which the kernels work, divided over chips
+        (
+            {"head_dim": 128, "linear_key_head_dim": 128, "linear_value_head_dim": 128},
+            {"data": 2, "fsdp": 1, "tensor": 2},
+        ),
+    ],
+)
+def test_a_tpu_topology_compiles(tmp_path, changes, mesh):
     """In a process of its own: the compiler stays loaded, and logs before it is told not to."""
-    arguments = ["--topology=v5e:2x2", "--step=decode", "--batch=32", "--seq_len=256", f"--model={DEMO}", "--json"]
+    shape = json.loads((Path(DEMO) / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**shape, **changes}), encoding="utf-8")
+    arguments = ["--topology=v5e:2x2", "--step=decode", "--batch=32", "--seq_len=256", f"--model={tmp_path}", "--json"]
+    arguments += [f"--{axis}={size}" for axis, size in mesh.items()]
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-m", "whale_jax.plan", *arguments],
@@ -220,7 +234,7 @@ def test_a_tpu_topology_compiles():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["fits"] is True
-    assert found["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
+    assert found["mesh"] == mesh
     assert found["executed_flops"] >= 0.9 * found["model_flops"]
     assert 0 < found["floor_hbm_bytes"] <= found["hbm_bytes"]
     assert 0 < found["mfu_bound"] < 1
