@@ -2,13 +2,14 @@
 
 *extend*: R rows take up to C tokens each (prefill, and every later turn); where a row's extension ends, the token that
 follows is sampled. *decode*: every active slot samples up to k tokens, with one host round trip, ending early when no
-slot is active.
+slot is active. It is one program over all slots where reading the weights is what costs, on accelerators; on a CPU,
+where each row costs, one over fewer rows that runs as often as the active slots need.
 
 Shapes never depend on load, and each row is computed from its own data alone, so a row's result is the same in any slot
 and beside any neighbours. Keys and values lie in pages that slots take from a pool as they grow. The cache is donated
 from step to step. One thread calls an engine.
 
-Shape letters: B slots, R extend rows, C extend chunk, K decode steps, G layer groups, V vocabulary, D hidden size, n
+Shape letters: B slots, R rows of a step, C extend chunk, K decode steps, G layer groups, V vocabulary, D hidden size, n
 pages that a slot has places for, M pages moved together.
 """
 
@@ -31,6 +32,9 @@ from whale_jax.serving.sampling import MAX_STOP_IDS, Controls, is_stop, sample
 from whale_jax.serving.steps import DecodeRow, ExtendResult, ExtendRow, SampledIds
 from whale_jax.serving.weights import Served, WeightSwap
 
+CPU_DECODE_ROWS = 16
+"""Rows of a decode step on a CPU: fewer cost more each, more are computed in vain when few requests are left."""
+
 __all__ = ["DecodeRow", "Engine", "ExtendResult", "ExtendRow", "SampledIds"]
 
 
@@ -48,6 +52,7 @@ class Engine(SlotMemory):
         extend_rows: int = 16,
         extend_chunk: int = 32,
         decode_steps: int = 8,
+        decode_rows: int | None = None,
         max_top_k: int = 20,
         compute_dtype: Any = jnp.float32,
         version: int = 0,
@@ -69,6 +74,7 @@ class Engine(SlotMemory):
           extend_rows: R, rows of one extend step; at most `slots`.
           extend_chunk: C, tokens of one row of an extend step.
           decode_steps: k, tokens per slot and decode step.
+          decode_rows: rows of one run of the decode program; default: all slots, on a CPU `CPU_DECODE_ROWS` at most.
           max_top_k: the largest `Sampling.top_k` a request may ask for.
           compute_dtype: of activations and of the KV cache.
           version: version of `params`.
@@ -83,7 +89,16 @@ class Engine(SlotMemory):
         Raises:
           ValueError: a size that makes no sense, or too many stop ids.
         """
-        for name, value in (("slots", slots), ("extend_rows", extend_rows), ("decode_steps", decode_steps)):
+        device = device or jax.local_devices()[0]
+        if decode_rows is None:
+            decode_rows = CPU_DECODE_ROWS if device.platform == "cpu" else slots
+        sizes = {
+            "slots": slots,
+            "extend_rows": extend_rows,
+            "decode_steps": decode_steps,
+            "decode_rows": decode_rows,
+        }
+        for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"Engine: {name} must be >= 1, got {value}")
         if not 1 <= extend_chunk <= max_len:
@@ -108,9 +123,10 @@ class Engine(SlotMemory):
             page_size=page_size,
             pages=pages,
             extra_bytes=prefix_bytes,
-            device=device or jax.local_devices()[0],
+            device=device,
         )
         self.extend_rows = min(extend_rows, slots)
+        self.decode_rows = min(decode_rows, slots)
         self.extend_chunk = extend_chunk
         self.decode_steps = decode_steps
         self.max_top_k = max_top_k
@@ -196,7 +212,7 @@ class Engine(SlotMemory):
         tokens_RxC = np.zeros((self.extend_rows, self.extend_chunk), np.int32)
         count_R = np.zeros(self.extend_rows, np.int32)
         fresh_R = np.zeros(self.extend_rows, np.bool_)
-        slot_R = self._rows_and_fillers([row.slot for row in rows])
+        slot_R = self._rows_and_fillers([row.slot for row in rows], self.extend_rows)
         for index, row in enumerate(rows):
             tokens_RxC[index, : len(row.ids)] = row.ids
             count_R[index] = len(row.ids)
@@ -220,7 +236,7 @@ class Engine(SlotMemory):
         hiddens = [hidden for _, hidden, _ in rows] + [self._no_hidden] * (self.extend_rows - len(rows))
         length_R = np.zeros(self.extend_rows, np.int32)
         length_R[: len(rows)] = [length for *_, length in rows]
-        slot_R = self._rows_and_fillers([slot for slot, *_ in rows])
+        slot_R = self._rows_and_fillers([slot for slot, *_ in rows], self.extend_rows)
         # From the device or from host memory: all are put the same way, so that one program stacks them.
         hidden_RxD = self._stack_step(tuple(jax.device_put(hidden, self._device) for hidden in hiddens))
         result = ExtendResult(
@@ -233,34 +249,46 @@ class Engine(SlotMemory):
 
         Rows have pages for what they take.
         """
-        last_B = np.zeros(self.slots, np.int32)
-        budget_B = np.zeros(self.slots, np.int32)
-        forced_KxB = np.full((self.decode_steps, self.slots), -1, np.int32)
-        for row in rows:
-            last_B[row.slot] = row.last_id
-            budget_B[row.slot] = row.budget
-            forced_KxB[: len(row.forced), row.slot] = row.forced
-        self._cache, out = self._decode_step(
-            self._params, self.paged_cache, last_B, budget_B, forced_KxB, self._controls(np.arange(self.slots))
-        )
-        count_B, ids_KxB, logprobs_KxB, model_logprobs_KxB = jax.device_get(out)
-        self.counters["computed_tokens"] += int(count_B.sum())
-        self.counters["sampled_tokens"] += int(count_B.sum()) - sum(len(row.forced) for row in rows)
+        # Rows of about the same length together: a program's attention goes on to its longest one.
+        ordered = sorted(range(len(rows)), key=lambda index: self.held_pages(rows[index].slot))
+        groups = [ordered[at : at + self.decode_rows] for at in range(0, len(rows), self.decode_rows)]
+        started = [self._start_decode([rows[index] for index in group]) for group in groups]
+        sampled: list[SampledIds] = [SampledIds([], [], [])] * len(rows)
+        for group, (place, out) in zip(groups, started, strict=True):
+            count_R, ids_KxR, logprobs_KxR, model_logprobs_KxR = jax.device_get(out)
+            for index in group:
+                row, count = place[rows[index].slot], count_R[place[rows[index].slot]]
+                columns = (array[:count, row].tolist() for array in (ids_KxR, logprobs_KxR, model_logprobs_KxR))
+                sampled[index] = SampledIds(*columns)
+            self.counters["computed_tokens"] += int(count_R.sum())
+            self.counters["sampled_tokens"] += int(count_R.sum()) - sum(len(rows[index].forced) for index in group)
         self.counters["decode_steps"] += 1
-        return [
-            SampledIds(
-                ids_KxB[: count_B[row.slot], row.slot].tolist(),
-                logprobs_KxB[: count_B[row.slot], row.slot].tolist(),
-                model_logprobs_KxB[: count_B[row.slot], row.slot].tolist(),
-            )
-            for row in rows
-        ]
+        return sampled
 
-    def _rows_and_fillers(self, slots: Sequence[int]) -> np.ndarray:
-        """R slots: a step has R rows whatever the load; the others take no token of some other slot and leave it."""
+    def _start_decode(self, rows: Sequence[DecodeRow]) -> tuple[dict[int, int], tuple[jax.Array, ...]]:
+        """Starts the decode program on at most `decode_rows` rows; gives each slot's row in it, and its result."""
+        count = self.decode_rows
+        slot_R = np.arange(count, dtype=np.int32)
+        if count < self.slots:
+            slot_R = self._rows_and_fillers([row.slot for row in rows], count)
+        place = {int(slot): index for index, slot in enumerate(slot_R)}
+        last_R, budget_R = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        forced_KxR = np.full((self.decode_steps, count), -1, np.int32)
+        for row in rows:
+            index = place[row.slot]
+            last_R[index] = row.last_id
+            budget_R[index] = row.budget
+            forced_KxR[: len(row.forced), index] = row.forced
+        self._cache, out = self._decode_step(
+            self._params, self.paged_cache, slot_R, last_R, budget_R, forced_KxR, self._controls(slot_R)
+        )
+        return place, out
+
+    def _rows_and_fillers(self, slots: Sequence[int], count: int) -> np.ndarray:
+        """`count` slots: a step has R rows whatever the load; the others take no token of some slot and leave it."""
         used = set(slots)
         fillers = (slot for slot in range(self.slots) if slot not in used)
-        return np.array([*slots, *(next(fillers) for _ in range(self.extend_rows - len(slots)))], np.int32)
+        return np.array([*slots, *(next(fillers) for _ in range(count - len(slots)))], np.int32)
 
     def _controls(self, slot_R: np.ndarray) -> Controls:
         return Controls(
@@ -316,43 +344,49 @@ class Engine(SlotMemory):
         self,
         params: Any,
         cache: model.Cache,
-        last_B: jax.Array,
-        budget_B: jax.Array,
-        forced_KxB: jax.Array,
+        slot_R: jax.Array,
+        last_R: jax.Array,
+        budget_R: jax.Array,
+        forced_KxR: jax.Array,
         controls: Controls,
     ) -> tuple[model.Cache, tuple[jax.Array, ...]]:
         self._traced()
-        grid = (self.decode_steps, self.slots)
+        whole, rows = cache, cache
+        if self.decode_rows < self.slots:
+            rows = rows_of(whole, slot_R, jnp.zeros_like(slot_R, dtype=bool))
+        grid = (self.decode_steps, self.decode_rows)
 
         def any_active(carry: tuple[Any, ...]) -> jax.Array:
-            step, _, _, active_B, *_ = carry
-            return (step < self.decode_steps) & jnp.any(active_B)
+            step, _, _, active_R, *_ = carry
+            return (step < self.decode_steps) & jnp.any(active_R)
 
         def one(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            step, cache, token_B, active_B, count_B, ids, logprobs, model_logprobs = carry
-            hidden_BxD, cache = model.decode(
-                self.config, params, token_B, active_B, cache, compute_dtype=self.compute_dtype
+            step, rows, token_R, active_R, count_R, ids, logprobs, model_logprobs = carry
+            hidden_RxD, rows = model.decode(
+                self.config, params, token_R, active_R, rows, compute_dtype=self.compute_dtype
             )
-            logits_BxV = model.unembed(self.config, params, hidden_BxD)
-            out = sample(logits_BxV, cache.length, controls, max_top_k=self.max_top_k)
-            forced_B = jax.lax.dynamic_index_in_dim(forced_KxB, step, keepdims=False)
-            token_B = jnp.where(forced_B >= 0, forced_B, out.token_B)
-            ids = ids.at[step].set(token_B)
+            logits_RxV = model.unembed(self.config, params, hidden_RxD)
+            out = sample(logits_RxV, rows.length, controls, max_top_k=self.max_top_k)
+            forced_R = jax.lax.dynamic_index_in_dim(forced_KxR, step, keepdims=False)
+            token_R = jnp.where(forced_R >= 0, forced_R, out.token_B)
+            ids = ids.at[step].set(token_R)
             logprobs = logprobs.at[step].set(out.logprob_B)
             model_logprobs = model_logprobs.at[step].set(out.model_logprob_B)
-            count_B = count_B + active_B
-            stopped_B = is_stop(token_B, controls) & (forced_B < 0) | (count_B >= budget_B)
-            return step + 1, cache, token_B, active_B & ~stopped_B, count_B, ids, logprobs, model_logprobs
+            count_R = count_R + active_R
+            stopped_R = is_stop(token_R, controls) & (forced_R < 0) | (count_R >= budget_R)
+            return step + 1, rows, token_R, active_R & ~stopped_R, count_R, ids, logprobs, model_logprobs
 
         carry = (
             jnp.int32(0),
-            cache,
-            last_B,
-            budget_B > 0,
-            jnp.zeros(self.slots, jnp.int32),
+            rows,
+            last_R,
+            budget_R > 0,
+            jnp.zeros(self.decode_rows, jnp.int32),
             jnp.zeros(grid, jnp.int32),
             jnp.zeros(grid, jnp.float32),
             jnp.zeros(grid, jnp.float32),
         )
-        _, cache, _, _, count_B, ids, logprobs, model_logprobs = jax.lax.while_loop(any_active, one, carry)
-        return cache, (count_B, ids, logprobs, model_logprobs)
+        _, rows, _, _, count_R, ids, logprobs, model_logprobs = jax.lax.while_loop(any_active, one, carry)
+        if self.decode_rows < self.slots:
+            rows = update_rows(whole, slot_R, rows)
+        return rows, (count_R, ids, logprobs, model_logprobs)
