@@ -224,12 +224,13 @@ class Run:
         return weights, saving
 
     def train(self, traces: Sequence[Trace]) -> StepReport:
-        """One training step on the rollouts of one step; see `Policy.train`.
+        """One training step on the rollouts of one step, with the memory of the engines' states; see `Policy.train`.
 
         Raises:
           TrainingDiverged: names the last commit, which stands.
         """
         started = time.monotonic()
+        self.driver.suspend()
         try:
             report = self.policy.train(traces)
         except TrainingDiverged as error:

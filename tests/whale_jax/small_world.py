@@ -69,6 +69,10 @@ class Driver(FakeDriver):
     """Its samples depend on the weights that it was given."""
 
     weights = ""
+    suspensions = 0
+
+    def suspend(self) -> None:
+        self.suspensions += 1
 
     def set_weights(self, params: Any, version: int) -> None:
         self.weights, self.version = fingerprint(params), version

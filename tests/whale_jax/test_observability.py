@@ -73,6 +73,18 @@ class Exploding(Gradient):
         return super().update(state, batches)
 
 
+def test_training_has_the_memory_of_the_engines_states(tmp_path, monkeypatch):
+    monkeypatch.setattr(whale_jax.hand_over, "export_checkpoint", export)
+    with small_run(tmp_path / "run", settings()) as run:
+        given_up = []
+        train = run.policy.train
+        monkeypatch.setattr(
+            run.policy, "train", lambda traces: (given_up.append(run.driver.suspensions), train(traces))[1]
+        )
+        asyncio.run(whole(run))
+    assert given_up == [1, 2, 3, 4, 5]
+
+
 def test_divergence_names_the_step_and_the_last_good_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.whale_jax.small_world.Gradient", Exploding)
     with (

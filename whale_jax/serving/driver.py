@@ -149,6 +149,16 @@ class Driver(Protocol):
         """Replaces the weights while no request is in flight; state computed with other weights is dropped."""
         ...
 
+    def suspend(self) -> None:
+        """Gives up the device memory of all states while no request is in flight, so that training can have it.
+
+        What may go on waits in host memory; the next request takes the device memory again.
+
+        Raises:
+          ServingError: a request is in flight.
+        """
+        ...
+
     def stats(self) -> dict[str, int]:
         """Counters since the start (`engine.Engine.counters`, `slots.SlotTable.counters`), and the driver's own.
 

@@ -202,14 +202,20 @@ class JetStreamDriver:
         self._in_flight.close(session)
 
     def set_weights(self, params: Any, version: int) -> None:
-        def replace() -> None:
+        self._between("weights can be replaced", lambda: self._adapter.table.set_weights(params, version))
+
+    def suspend(self) -> None:
+        self._between("memory can be given up", self._adapter.table.suspend)
+
+    def _between(self, what: str, action: Callable[[], None]) -> None:
+        def run() -> None:
             # The lock of the engine comes first, as in a step that answers a request.
             with self._adapter.lock, self._adapter.compilations.watch():
-                self._in_flight.do(lambda: self._adapter.table.set_weights(params, version))
+                self._in_flight.do(action)
 
-        if len(self._in_flight):
-            raise ServingError(f"weights can be replaced between rollouts only: {len(self._in_flight)} are in flight")
-        _on_a_bare_thread(replace)
+        if count := len(self._in_flight):
+            raise ServingError(f"{what} between rollouts only: {count} requests are in flight")
+        _on_a_bare_thread(run)
 
     def stats(self) -> dict[str, int]:
         counters = self._adapter.table.stats()

@@ -62,6 +62,7 @@ class SlotMemory:
         self._free_cache()
         self._new_pool(pages)
         self.resume()
+        self._row_bytes = (self._cache.conv.nbytes + self._cache.state.nbytes) // slots
         self._read_row = jax.jit(self._counted(rows.read_row))
         self._write_row = jax.jit(self._counted(rows.write_row), donate_argnums=0)
         self._read_pages = jax.jit(self._counted(rows.read_pages))
@@ -76,7 +77,7 @@ class SlotMemory:
     @property
     def row_bytes(self) -> int:
         """Device memory of one slot's row, its pages apart."""
-        return (self._cache.conv.nbytes + self._cache.state.nbytes) // self.slots
+        return self._row_bytes
 
     @property
     def slot_bytes(self) -> int:

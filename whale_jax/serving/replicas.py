@@ -85,6 +85,10 @@ class Replicas:
         for driver, copy in zip(self._drivers, copies, strict=True):
             driver.set_weights(copy, version)
 
+    def suspend(self) -> None:
+        for driver in self._drivers:
+            driver.suspend()
+
     def stats(self) -> dict[str, int]:
         total: Counter[str] = Counter()
         for driver in self._drivers:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
@@ -34,9 +34,11 @@ STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class _SetWeights:
-    params: Any
-    version: int
+class _Between:
+    """Something to do while no request is in flight; `what` names it for who is refused."""
+
+    what: str
+    action: Callable[[], None]
     done: Future[None]
 
 
@@ -55,7 +57,7 @@ class RolloutScheduler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._table = SlotTable(engine)
-        self._inbox: queue.SimpleQueue[Request | _SetWeights | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Request | _Between | _Stop] = queue.SimpleQueue()
         self._waiting: deque[Request] = deque()
         self._in_flight = InFlight("rollout scheduler")
         self._compilations = CompilationMeter()
@@ -121,7 +123,13 @@ class RolloutScheduler:
         self._in_flight.close(session)
 
     def set_weights(self, params: Any, version: int) -> None:
-        item = _SetWeights(params, version, Future())
+        self._between("weights can be replaced", lambda: self._table.set_weights(params, version))
+
+    def suspend(self) -> None:
+        self._between("memory can be given up", self._table.suspend)
+
+    def _between(self, what: str, action: Callable[[], None]) -> None:
+        item = _Between(what, action, Future())
         self._in_flight.do(lambda: self._inbox.put(item))
         item.done.result()
 
@@ -150,7 +158,7 @@ class RolloutScheduler:
         else:
             self._in_flight.fail("the rollout scheduler was stopped")
         self._waiting.clear()
-        self._refuse_weights()
+        self._refuse_late()
 
     def _serve(self) -> None:
         table, engine = self._table, self._engine
@@ -174,8 +182,8 @@ class RolloutScheduler:
                 return True
             if isinstance(item, Request):
                 self._waiting.append(item)
-            elif isinstance(item, _SetWeights):
-                self._set_weights(item)
+            elif isinstance(item, _Between):
+                self._do_between(item)
             else:
                 return False
 
@@ -190,19 +198,20 @@ class RolloutScheduler:
                 attach(self._table, request, slot)
             self._waiting.popleft()
 
-    def _set_weights(self, item: _SetWeights) -> None:
+    def _do_between(self, item: _Between) -> None:
         try:
-            if count := sum(not request.cancelled for request in self._waiting):
-                raise ServingError(f"weights can be replaced between rollouts only: {count} requests wait")
-            self._table.set_weights(item.params, item.version)
+            known = [*self._waiting, *(request for request in self._table.running if request is not None)]
+            if count := sum(not request.cancelled for request in known):
+                raise ServingError(f"{item.what} between rollouts only: {count} requests are in flight")
+            item.action()
         except (ServingError, ValueError) as error:
             item.done.set_exception(error)
         else:
             item.done.set_result(None)
 
-    def _refuse_weights(self) -> None:
+    def _refuse_late(self) -> None:
         """Answers who came too late to be served; after `InFlight.fail` nothing is added to the inbox."""
         while not self._inbox.empty():
             item = self._inbox.get()
-            if isinstance(item, _SetWeights):
-                item.done.set_exception(DriverStopped("the rollout scheduler ended before it replaced the weights"))
+            if isinstance(item, _Between):
+                item.done.set_exception(DriverStopped("the rollout scheduler ended before it came to this"))

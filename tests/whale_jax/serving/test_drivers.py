@@ -204,6 +204,30 @@ def test_weights_may_be_replaced_right_after_a_cancellation(driver: Driver, para
     assert asyncio.run(say(driver, driver.open(), [10])).weight_version == 1
 
 
+def test_the_memory_of_states_is_given_up_between_rollouts_and_taken_again(driver: Driver, engine: Engine) -> None:
+    session = driver.open()
+    before = asyncio.run(say(driver, driver.open(), [10, 11, 12]))
+    first = asyncio.run(say(driver, session, [10, 11, 12]))
+    expected = asyncio.run(say(driver, session, [13], key=(5, 6)))
+    session = driver.open()
+    assert asyncio.run(say(driver, session, [10, 11, 12])) == first == before
+    driver.suspend()
+    driver.suspend()
+    assert engine.suspended
+    assert asyncio.run(say(driver, session, [13], key=(5, 6))) == expected, "a conversation goes on to the same bits"
+    assert not engine.suspended
+    assert driver.stats()["compilations_after_warm_up"] == 0
+
+    async def in_flight() -> None:
+        task = asyncio.create_task(say(driver, driver.open(), [10], max_tokens=40))
+        await asyncio.sleep(0)
+        with pytest.raises(ServingError, match="memory can be given up between rollouts only"):
+            driver.suspend()
+        await task
+
+    asyncio.run(in_flight())
+
+
 def test_a_stopped_driver_can_be_started_again(driver: Driver) -> None:
     expected = asyncio.run(converse(driver, conversation(3)))
 

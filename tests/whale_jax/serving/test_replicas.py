@@ -18,6 +18,8 @@ class Recorder:
         self.closed: list[Session] = []
         self.weights: list[int] = []
 
+    suspended = False
+
     def start(self) -> None:
         if self.fails:
             raise DriverStopped("no device")
@@ -36,6 +38,9 @@ class Recorder:
 
     def close(self, session: Session) -> None:
         self.closed.append(session)
+
+    def suspend(self) -> None:
+        self.suspended = True
 
     def set_weights(self, params: Any, version: int) -> None:
         self.weights.append(version)
@@ -64,6 +69,8 @@ def test_weights_reach_all_and_counters_are_summed():
     for _ in range(4):
         replicas.open()
     replicas.set_weights({}, 7)
+    replicas.suspend()
+    assert all(driver.suspended for driver in drivers)
     assert [driver.weights for driver in drivers] == [[7], [7], [7]]
     assert replicas.stats() == {"sampled_tokens": 4}
 
