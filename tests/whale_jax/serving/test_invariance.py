@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.whale_jax.serving.conversations import MAX_LEN, VOCAB, Turn, conversation, converse
 from whale_jax.assemble import checkpoint_directory
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.serving.driver import Driver, Generation, Sampling, make_driver
+from whale_jax.serving.driver import Driver, Generation, Sampling, Session, make_driver
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendRow
 
 CONVERSATIONS = [conversation(seed) for seed in range(9)]
@@ -46,6 +48,52 @@ def test_in_a_crowd_larger_than_the_slots(driver: Driver, alone: list[list[Gener
     results = asyncio.run(crowd())
     assert dict(zip(order, results, strict=True)) == dict(enumerate(alone))
     assert driver.stats()["requests_in_flight"] == 0
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(("scheduler", "jetstream")),
+    crowd=st.lists(
+        st.tuples(st.integers(0, len(CONVERSATIONS) - 1), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=14
+    ),
+    given_up=st.booleans(),
+)
+def test_in_any_circumstances(
+    engine: Engine,
+    params: Any,
+    alone: list[list[Generation]],
+    name: Any,
+    crowd: list[tuple[int, int, int]],
+    given_up: bool,
+) -> None:
+    """Any conversations, the same one several times too, each turn begun after some turns of the event loop; more of
+    them than slots push each other out. `given_up`: the device memory of all states between first and second turns."""
+    engine.set_weights(params, 0)
+
+    async def turn(driver: Driver, session: Session, index: int, number: int, wait: int) -> Generation:
+        for _ in range(wait):
+            await asyncio.sleep(0.0005)
+        return await generate(driver, session, CONVERSATIONS[index][number])
+
+    async def run(driver: Driver) -> list[list[Generation]]:
+        sessions = [driver.open() for _ in crowd]
+        both = list(zip(sessions, crowd, strict=True))
+        if given_up:
+            first = await asyncio.gather(*(turn(driver, session, index, 0, wait) for session, (index, wait, _) in both))
+            driver.suspend()
+            second = await asyncio.gather(
+                *(turn(driver, session, index, 1, wait) for session, (index, _, wait) in both)
+            )
+            return [list(turns) for turns in zip(first, second, strict=True)]
+
+        async def whole(session: Session, index: int, *waits: int) -> list[Generation]:
+            return [await turn(driver, session, index, number, wait) for number, wait in enumerate(waits)]
+
+        return await asyncio.gather(*(whole(session, *drawn) for session, drawn in both))
+
+    with make_driver(name, engine) as driver:
+        assert asyncio.run(run(driver)) == [alone[index] for index, *_ in crowd]
+        assert driver.stats()["compilations_after_warm_up"] == 0
 
 
 def test_in_every_slot(engine: Engine, params: Any, alone: list[list[Generation]]) -> None:
