@@ -6,6 +6,7 @@ that compiles. They hold for the machine and the load they were measured under, 
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,9 @@ def _cell(value: str | float | None) -> str:
 
 
 if __name__ == "__main__":
-    if any(BENCHES[name].all_cores for name in sys.argv[1:2] if name in BENCHES):
-        use_all_cores()
+    for bench in [BENCHES[name] for name in sys.argv[1:2] if name in BENCHES]:
+        if bench.all_cores:
+            use_all_cores()
+        if bench.one_core:  # before JAX or torch count them
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sys.exit(main(sys.argv[1:]))

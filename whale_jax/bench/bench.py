@@ -38,12 +38,14 @@ class Bench:
         add_arguments: adds its own options to a parser that has `--json` and `--repeats`.
         run: measures; raises ValueError for options that do not fit together.
         all_cores: whether each core of a CPU is to be a device, as in the main job.
+        one_core: whether the process is held to one core of the CPU.
     """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Result]
     all_cores: bool = False
+    one_core: bool = False
 
 
 def seconds(function: Callable[[], object], repeats: int) -> tuple[float, float]:

@@ -1,5 +1,7 @@
 """The delta rule: ways to solve its triangular system, chunk lengths, the recurrence, and torch's chunked function.
 
+On a CPU all run on one core: with more, the gradient of XLA's own triangular solver, many systems at once, was seen to
+wait for ever for threads of its pool (jaxlib 0.10.2, two cores).
 A new implementation (a kernel for some hardware) is one more entry of `implementations`.
 """
 
@@ -157,4 +159,4 @@ def _inputs(args: argparse.Namespace) -> dict[str, np.ndarray]:
     return {name: x.astype(np.float32) for name, x in inputs.items()}
 
 
-BENCH = Bench("the delta rule of one layer: implementations, forward and backward", _add_arguments, _run)
+BENCH = Bench("the delta rule of one layer: implementations, forward and backward", _add_arguments, _run, one_core=True)
