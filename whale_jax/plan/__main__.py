@@ -24,6 +24,7 @@ from whale_jax.plan.sizes import SIZES, config_of
 from whale_jax.qwen3_5.config import ConfigError
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import AXES, ShardingError
+from whale_jax.training.optimizer import OptimizerName
 
 
 def define(values: flags.FlagValues) -> None:
@@ -40,6 +41,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seq_len", 32_768, "positions of a row, or the room of a slot", lower_bound=1, **own)
     flags.DEFINE_integer("chunk_len", 512, "new tokens per row of an extend step", lower_bound=1, **own)
     flags.DEFINE_enum_class("remat", Remat.LAYER, Remat, "what the backward pass of training recomputes", **own)
+    flags.DEFINE_enum_class("optimizer", OptimizerName.ADAMW, OptimizerName, "update rule of training", **own)
     flags.DEFINE_enum_class("live", Spread.LONG_TAIL, Spread, "how the live lengths of slots are spread", **own)
     flags.DEFINE_bool("dense", False, "give every slot pages for its whole room", **own)
     for axis in AXES:
@@ -66,6 +68,7 @@ def run(values: flags.FlagValues) -> int:
             values.seq_len,
             values.chunk_len,
             remat=values.remat,
+            optimizer=values.optimizer,
             spread=values.live,
             dense=values.dense,
         )

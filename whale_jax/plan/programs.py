@@ -34,7 +34,7 @@ from whale_jax.qwen3_5.sharding import (
 )
 from whale_jax.serving.driver import Sampling
 from whale_jax.serving.sampling import MAX_STOP_IDS, Controls, sample
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.step import TrainStep
 
 LOSS_CHUNK = 256
@@ -65,6 +65,7 @@ class Work:
         spread: of the live lengths of slots.
         dense: every slot has pages for its whole room; otherwise a replica has the pages that the live lengths take,
             and one more for every slot.
+        optimizer: the update rule of training.
     """
 
     config: Qwen35Config
@@ -75,6 +76,7 @@ class Work:
     spread: Spread = Spread.LONG_TAIL
     dense: bool = False
     remat: Remat = Remat.LAYER
+    optimizer: OptimizerName = OptimizerName.ADAMW
 
     def __post_init__(self) -> None:
         for name in ("batch", "seq_len", "chunk_len"):
@@ -156,7 +158,7 @@ def programs(work: Work, mesh_shape: tuple[int, int, int], devices: Any) -> Plan
 def _train(work: Work, placement: Placement) -> Planned:
     step = TrainStep(
         work.config,
-        make_optimizer(OptimizerSettings()),
+        make_optimizer(OptimizerSettings(name=work.optimizer)),
         sampling=Sampling(),
         loss_chunk=LOSS_CHUNK,
         compute_dtype=jnp.bfloat16,
@@ -167,7 +169,11 @@ def _train(work: Work, placement: Placement) -> Planned:
     tokens = work.batch // placement.row_shards * work.seq_len
     return Planned(
         lowered=step.lower(work.batch, work.seq_len),
-        state_bytes={"parameters": params, "optimizer": 2 * params, "gradients": params},
+        state_bytes={
+            "parameters": params,
+            "optimizer": _bytes_per_chip(step.opt_state_shapes()),
+            "gradients": params,
+        },
         argument_kinds={
             "accumulate": ("parameters", "gradients"),
             "apply": ("parameters", "optimizer", "gradients"),
