@@ -3,6 +3,10 @@
     python -m whale_jax.plan --model=2b --topology=v5e:4x4 --step=train --batch=16 --seq_len=32768
     python -m whale_jax.plan --model=4b --topology=v5p:2x2x2 --step=decode --batch=64 --seq_len=32768 --fit --json
 
+With a flagfile, a whole run: every stage together, hours and money (`run_command`).
+
+    python -m whale_jax.plan --flagfile=configs/searchqa_2b.flags --topology=v5e:4x4
+
 Exit status: 0 when the plan was made, whether it fits or not; 2 for settings that no plan can be made of.
 """
 
@@ -14,6 +18,7 @@ from typing import Any
 import jax
 from absl import app, flags
 
+from whale_jax.plan import run_command
 from whale_jax.plan.chips import CHIPS, TopologyError, topology
 from whale_jax.plan.hlo import HloError
 from whale_jax.plan.live import Spread
@@ -100,5 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    if run_command.asks(sys.argv):
+        sys.exit(run_command.run(sys.argv))
     define(flags.FLAGS)
     app.run(main)
