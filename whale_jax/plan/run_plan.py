@@ -31,7 +31,7 @@ class RunPlan:
         planned_slots: slots that the serving steps were compiled for: the settings', or as many as fit.
         limit: bytes of a chip; None if unknown.
         occupancies: by stage.
-        largest_slots, largest_rows, largest_row_len: what fits; None where the limit is unknown.
+        largest: what fits; None where the limit is unknown.
         hours: of the run; None where a step does not fit or has no bound.
         full_hours: the same if every episode samples its whole budget.
         hand_over: with the search phases on one host; None where the topology is one, or there is no search.
@@ -45,9 +45,7 @@ class RunPlan:
     planned_slots: int
     limit: float | None
     occupancies: Mapping[stages.Stage, stages.Occupancy]
-    largest_slots: int | None
-    largest_rows: int | None
-    largest_row_len: int | None
+    largest: stages.Largest | None
     counts: Counts
     assumed: Assumptions
     calibration: Calibration
@@ -65,10 +63,6 @@ class RunPlan:
         if self.limit is None:
             return None
         return all(one.total <= self.limit for one in self.occupancies.values())
-
-    @property
-    def slots_fit(self) -> bool:
-        return self.largest_slots is None or self.fleet.slots <= self.largest_slots
 
     def dollars(self, chip_hours: float) -> float | None:
         """None where the price is not known."""
@@ -91,7 +85,7 @@ class RunPlan:
             "fits": self.fits,
             "bytes_limit": self.limit,
             "stages": {stage.value: dataclasses.asdict(one) | {"total": one.total} for stage, one in self._by_stage()},
-            "largest": {"slots": self.largest_slots, "rows": self.largest_rows, "row_len": self.largest_row_len},
+            "largest": None if self.largest is None else dataclasses.asdict(self.largest),
             "counts": dataclasses.asdict(self.counts) | {"rollouts": self.counts.rollouts},
             "assumptions": dataclasses.asdict(self.assumed),
             "calibration": {
@@ -164,13 +158,6 @@ def plan_run(
         step: cached_plan(compiled.work(step, assumed.spread), topology, compiled.mesh(step), folder)
         for step in (Step.EXTEND, Step.DECODE)
     }
-    limits = (None, None, None)
-    if limit is not None:
-        limits = (
-            stages.largest_slots(fleet, limit, plans),
-            stages.largest_rows(fleet, limit, plans),
-            stages.largest_row_len(fleet, limit, plans),
-        )
     hours, full, other, why = _times(compiled, plans, topology, calibration, assumed, counts)
     return RunPlan(
         fleet=fleet,
@@ -180,9 +167,7 @@ def plan_run(
         planned_slots=slots,
         limit=limit,
         occupancies=stages.occupancies(fleet, plans),
-        largest_slots=limits[0],
-        largest_rows=limits[1],
-        largest_row_len=limits[2],
+        largest=None if limit is None else stages.largest(fleet, limit, plans),
         counts=counts,
         assumed=assumed,
         calibration=calibration,
@@ -203,7 +188,7 @@ def _guess(fleet: Fleet, limit: float) -> int:
     """Slots that surely fit, so that the serving steps compile."""
     parameters = model_cost.parameter_count(fleet.shape)
     state = _STATE_BYTES[OptimizerName(fleet.config.training.optimizer)] + fleet.entry_bytes
-    return stages.slots_beside_training(
+    return stages.slots_to_begin_with(
         fleet, limit, state * parameters / fleet.chips, fleet.entry_bytes * parameters / fleet.tensor
     )
 

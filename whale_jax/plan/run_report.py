@@ -5,7 +5,7 @@ import dataclasses
 from whale_jax.plan.chips import GIB
 from whale_jax.plan.hours import Hours
 from whale_jax.plan.run_plan import RunPlan
-from whale_jax.plan.stages import Occupancy, Stage
+from whale_jax.plan.stages import Largest, Occupancy, Stage
 
 _COLUMNS = {
     "trainer": "trainer", "gradients": "gradients", "engine_weights": "engine", "slots": "slots",
@@ -39,7 +39,7 @@ def _memory(plan: RunPlan) -> list[str]:
     lines = [header, *(_stage(plan, stage, one) for stage, one in plan.occupancies.items())]
     if plan.limit is None:
         return [*lines, "  whether it fits is not known: these devices do not tell their memory"]
-    lines.append(f"  a chip has {plan.limit / GIB:.2f}; at most {_largest(plan)} fit")
+    lines.append(f"  a chip has {plan.limit / GIB:.2f}; {_largest(plan)}")
     return [*lines, *(f"  -> {change}" for change in changes(plan))]
 
 
@@ -51,31 +51,38 @@ def _stage(plan: RunPlan, stage: Stage, one: Occupancy) -> str:
 
 
 def _largest(plan: RunPlan) -> str:
-    return f"{plan.largest_slots} slots to a replica, and {plan.largest_rows} rows to a micro-batch"
+    found = plan.largest
+    assert found is not None
+    return (
+        f"it holds {found.rollout_slots} slots to a replica in rollouts, {found.slots} in every stage, and {found.rows} "
+        "rows to a micro-batch if no slots were there while it trains"
+    )
 
 
 def changes(plan: RunPlan) -> list[str]:
     """What to change so that every stage fits; nothing where it does."""
-    if plan.limit is None:
+    if plan.limit is None or plan.largest is None:
         return []
-    over = [stage for stage, one in plan.occupancies.items() if one.total > plan.limit]
-    found = []
-    if Stage.ROLLOUT in over:
-        found.append(
-            f"--slots={plan.largest_slots}" if plan.largest_slots else "a larger topology: no slot fits beside the rest"
-        )
-    if Stage.TRAIN in over:
-        training, remat = plan.fleet.config.training, plan.fleet.config.model.remat
-        if plan.largest_row_len and plan.largest_row_len >= plan.fleet.config.rollout.max_len:
-            found.append(f"--row_len={plan.largest_row_len} (from {training.row_len}, in proportion)")
-        if remat != "group":
-            found.append("--remat=group: less is kept for the backward pass, and more computed anew")
-        if training.optimizer == "adamw":
-            found.append("--optimizer=lion: 2 bytes of state for a parameter in place of 8 (not the paper's)")
-        found.append("a larger topology")
-    if Stage.SWAP in over or Stage.CHECKPOINT in over:
-        found.append("a larger topology: two copies of the engine's weights exist while they are replaced")
-    return list(dict.fromkeys(found))
+    over = {stage: one for stage, one in plan.occupancies.items() if one.total > plan.limit}
+    found = [f"--slots={plan.largest.slots}"] if over and plan.largest.slots else []
+    train = over.get(Stage.TRAIN)
+    if train is not None and train.total - train.slots > plan.limit:
+        found += _for_training(plan, plan.largest)
+    if over and not found:
+        found.append("a larger topology: no slot fits beside the rest in every stage")
+    return found
+
+
+def _for_training(plan: RunPlan, largest: Largest) -> list[str]:
+    """Training does not fit even without slots."""
+    training, found = plan.fleet.config.training, []
+    if plan.fleet.config.model.remat != "group":
+        found.append("--remat=group: less is kept for the backward pass, and more computed anew")
+    if largest.row_len >= plan.fleet.config.rollout.max_len:
+        found.append(f"--row_len={largest.row_len} (from {training.row_len}, in proportion)")
+    if training.optimizer == "adamw":
+        found.append("--optimizer=lion: 2 bytes of state for a parameter in place of 8 (not the paper's)")
+    return [*found, "a larger topology"]
 
 
 def _time(plan: RunPlan) -> list[str]:

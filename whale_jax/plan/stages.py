@@ -1,8 +1,8 @@
 """What lies on a chip together in every stage of a run.
 
-Trainer and engine share the chips. The trainer's state and the engine's weights stay throughout; keys, values and
-recurrent states are freed before training and taken again after the weight swap. A copy of the serving weights, divided
-like the trainer's, is kept to measure what a swap changed.
+Trainer and engine share the chips. The trainer's state and the engine's weights stay throughout, and so do keys, values
+and recurrent states: a run does not call `SlotTable.suspend` yet. A copy of the serving weights, divided like the
+trainer's, is kept to measure what a swap changed.
 """
 
 from collections.abc import Mapping
@@ -47,35 +47,51 @@ def occupancies(fleet: Fleet, plans: Mapping[Step, Plan]) -> dict[Stage, Occupan
     pool = fleet.slots * fleet.slot_bytes + PREFIX_BYTES / fleet.tensor
     return {
         Stage.ROLLOUT: Occupancy(trainer, 0, weights, pool, serving),
-        Stage.TRAIN: Occupancy(trainer, train["gradients"], weights, 0, train["activations"]),
-        Stage.SWAP: Occupancy(trainer + copy, 0, 2 * weights),
-        Stage.CHECKPOINT: Occupancy(trainer, 0, weights),
+        Stage.TRAIN: Occupancy(trainer, train["gradients"], weights, pool, train["activations"]),
+        Stage.SWAP: Occupancy(trainer + copy, 0, 2 * weights, pool),
+        Stage.CHECKPOINT: Occupancy(trainer, 0, weights, pool),
     }
 
 
-def largest_slots(fleet: Fleet, limit: float, plans: Mapping[Step, Plan]) -> int:
-    """Slots of a replica that fit beside the rest of a rollout, each with room for a whole window."""
-    found = occupancies(fleet, plans)[Stage.ROLLOUT]
-    return max(0, int((limit - (found.total - fleet.slots * fleet.slot_bytes)) // fleet.slot_bytes))
+@dataclass(frozen=True)
+class Largest:
+    """What fits on a chip.
+
+    Attributes:
+        rollout_slots: of a replica, each with room for a whole window, while episodes run.
+        slots: in every stage.
+        rows: of a micro-batch, on all chips, if no slots were there; temporaries taken in proportion to the rows.
+        row_len: positions of a row, one row to a chip, likewise; a multiple of 1,024.
+    """
+
+    rollout_slots: int
+    slots: int
+    rows: int
+    row_len: int
 
 
-def largest_rows(fleet: Fleet, limit: float, plans: Mapping[Step, Plan]) -> int:
-    """Rows of a micro-batch on all chips: temporaries grow in proportion to the rows of a chip."""
-    found = occupancies(fleet, plans)[Stage.TRAIN]
-    of_a_chip = fleet.rows // fleet.chips
-    room = limit - (found.total - found.temporaries)
-    return max(0, int(room * of_a_chip // max(1.0, found.temporaries))) * fleet.chips
+def largest(fleet: Fleet, limit: float, plans: Mapping[Step, Plan]) -> Largest:
+    """What fits beside the rest."""
+    found = occupancies(fleet, plans)
+    slots = {stage: _slots(fleet, limit, one) for stage, one in found.items()}
+    train = found[Stage.TRAIN]
+    room = limit - (train.total - train.temporaries - train.slots)
+    share, of_a_chip = room / max(1.0, train.temporaries), fleet.rows // fleet.chips
+    positions = share * of_a_chip * fleet.config.training.row_len
+    return Largest(
+        rollout_slots=slots[Stage.ROLLOUT],
+        slots=min(slots.values()),
+        rows=max(0, int(share * of_a_chip)) * fleet.chips,
+        row_len=max(0, int(positions) // 1024 * 1024),
+    )
 
 
-def largest_row_len(fleet: Fleet, limit: float, plans: Mapping[Step, Plan]) -> int:
-    """Positions of a row, one row to a chip, in proportion too; a multiple of 1,024."""
-    found = occupancies(fleet, plans)[Stage.TRAIN]
-    room = limit - (found.total - found.temporaries)
-    of_a_chip = fleet.rows // fleet.chips * fleet.config.training.row_len
-    return max(0, int(room * of_a_chip / max(1.0, found.temporaries)) // 1024 * 1024)
+def _slots(fleet: Fleet, limit: float, stage: Occupancy) -> int:
+    others = stage.total - fleet.slots * fleet.slot_bytes
+    return max(0, int((limit - others) // fleet.slot_bytes))
 
 
-def slots_beside_training(fleet: Fleet, limit: float, trainer_bytes: float, weights_bytes: float) -> int:
+def slots_to_begin_with(fleet: Fleet, limit: float, trainer_bytes: float, weights_bytes: float) -> int:
     """A first guess of the slots that fit, before anything is compiled: a tenth of the chip for temporaries."""
     room = 0.9 * limit - trainer_bytes - weights_bytes - PREFIX_BYTES / fleet.tensor
     return max(1, int(room // fleet.slot_bytes))

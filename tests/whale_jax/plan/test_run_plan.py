@@ -107,21 +107,28 @@ def test_what_lies_on_a_chip_in_every_stage():
     fleet = Fleet.of(settings(), SIZES["2b"], V5E)
     found = stages.occupancies(fleet, PLANS)
     trainer = (7 + 14) / 16 + 7 / 32
-    assert found[stages.Stage.TRAIN].total == pytest.approx((trainer + 7 / 16 + 3.5 + 2) * GIB)
-    assert found[stages.Stage.SWAP].total == pytest.approx((trainer + 7 / 32 + 7) * GIB)
-    rollout = found[stages.Stage.ROLLOUT]
-    assert rollout.slots == 32 * fleet.slot_bytes + 64 * 2**20
-    assert rollout.total == pytest.approx((trainer + 3.5 + 0.25) * GIB + rollout.slots)
+    pool = 32 * fleet.slot_bytes / GIB + 1 / 16
+    totals = {stage: one.total / GIB for stage, one in found.items()}
+    assert totals["rollout"] == pytest.approx(trainer + 3.5 + pool + 0.25)
+    assert totals["train"] == pytest.approx(trainer + 7 / 16 + 3.5 + pool + 2)
+    assert totals["swap"] == pytest.approx(trainer + 7 / 32 + 7 + pool)
+    assert totals["checkpoint"] == pytest.approx(trainer + 3.5 + pool)
 
 
 def test_the_largest_that_fits_is_the_largest():
     fleet, limit = Fleet.of(settings(), SIZES["2b"], V5E), CHIPS["v5e"].hbm_bytes
-    slots = stages.largest_slots(fleet, limit, PLANS)
-    totals = [
-        stages.occupancies(fleet.with_slots(count), PLANS)[stages.Stage.ROLLOUT].total for count in (slots, slots + 1)
-    ]
-    assert totals[0] <= limit < totals[1]
-    assert stages.largest_rows(fleet, limit, PLANS) == 16 * int((limit / GIB - 3.5 - 35 / 16 + 7 / 32 + 7 / 32) // 2)
+    largest = stages.largest(fleet, limit, PLANS)
+
+    def most(slots, *among):
+        found = stages.occupancies(fleet.with_slots(slots), PLANS)
+        return max(found[stage].total for stage in among)
+
+    for slots, among in ((largest.rollout_slots, ["rollout"]), (largest.slots, stages.Stage)):
+        assert most(slots, *among) <= limit < most(slots + 1, *among)
+    train = stages.occupancies(fleet, PLANS)[stages.Stage.TRAIN]
+    rest = train.total - train.slots - train.temporaries
+    rows = largest.rows // 16
+    assert rest + rows * 2 * GIB <= limit < rest + (rows + 1) * 2 * GIB, "2 GiB for each row of a chip"
 
 
 def test_makespan():
@@ -199,9 +206,8 @@ def test_handing_over_frees_the_pod_while_a_proposer_writes(planned):
 def test_the_page_says_what_to_change(planned):
     found = planned("--slots=64")
     assert found.fits is False
-    assert not found.slots_fit
     text = page(found, "2b")
-    assert f"-> --slots={found.largest_slots}" in text
+    assert f"-> --slots={found.largest.slots}" in text
     assert "DOES NOT FIT" in text
     assert "NOT CHECKED" in text, "the prices"
     assert planned("--slots=8").fits
@@ -222,8 +228,8 @@ def test_a_step_that_does_not_fit_has_no_hours(planned, monkeypatch):
     assert found.hours is None
     assert found.why_no_hours == "no time is known for train: the program does not fit"
     assert "-> --remat=group" in page(found, "2b")
-    assert found.largest_rows == 0
-    assert 0 < found.largest_row_len < 32_768
+    assert found.largest.rows == 0
+    assert 0 < found.largest.row_len < 32_768
 
 
 def test_prices(tmp_path):
