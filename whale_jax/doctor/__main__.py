@@ -8,6 +8,7 @@ steps stay behind their bounds, for `whale_jax.plan --calibration`.
 Exit status: 0 go, 1 no-go, 2 bad settings.
 """
 
+import gc
 import json
 import logging
 import sys
@@ -44,9 +45,11 @@ class Doctor:
     """One examination. `verdicts` are those so far, `measured` the steps that were run."""
 
     def __init__(self, config: RunConfig, size: Size) -> None:
+        """Raises ConfigError: there is no checkpoint."""
         self._config, self._size = config, size
         self.verdicts: list[Verdict] = []
         self.measured: dict[Step, Measured] = {}
+        self._directory = checkpoint_directory(config.model.checkpoint)
         self.topology = here()
 
     def examine(self) -> Iterator[Verdict]:
@@ -56,8 +59,7 @@ class Doctor:
             yield verdict
 
     def _all(self) -> Iterator[Verdict]:
-        config = self._config
-        directory = checkpoint_directory(config.model.checkpoint)
+        config, directory = self._config, self._directory
         yield machine.devices(config)
         yield machine.versions(jax.default_backend())
         yield machine.sandbox(config.rollout.sandbox)
@@ -103,6 +105,7 @@ class Doctor:
             yield serving.swap()
             self.measured |= serving.measured
             del serving
+            gc.collect()  # jitted methods hold the engine in a circle
             for found in steps.training(self._config, shape, params, probe, self.topology):
                 if isinstance(found, Measured):
                     self.measured[Step.TRAIN] = found

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax.config import RunConfig
 from whale_jax.doctor.page import Verdict, fail, ok, warn
 from whale_jax.domains.manifest import MANIFEST_NAME, Manifest, digest
@@ -60,7 +61,7 @@ def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> Verdict:
             count_tokens=count_tokens,
             **config.searchqa_options(),
         )
-    except TaskError as error:
+    except (SandboxUnavailable, TaskError) as error:
         return fail("tasks", str(error), "mend the files that it names, or --max_bad_rows")
     counts = {split: len(domain.tasks(split)) for split in Split}
     seen = ", ".join(f"{count} {split.value}" for split, count in counts.items())

@@ -23,9 +23,6 @@ PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "tok
 _NEEDED_BY_TPU = "libtpu"
 _OPTIONAL = frozenset([_NEEDED_BY_TPU, "transformers"])
 
-STATE_BYTES = {OptimizerName.ADAMW: 12, OptimizerName.LION: 6, OptimizerName.ADAFACTOR: 4}
-"""Of a training state, per parameter: fp32 weights and the optimizer's moments."""
-
 
 def devices(config: RunConfig, found: Sequence[Any] | None = None) -> Verdict:
     """What JAX sees here, and whether there are as many devices as replicas."""
@@ -113,7 +110,7 @@ def room(config: RunConfig, parameters: int, checkpoint_bytes: int) -> Iterator[
         parameters: of the model.
         checkpoint_bytes: of the source's files, which an export repeats.
     """
-    state = parameters * STATE_BYTES[OptimizerName(config.training.optimizer)]
+    state = parameters * (4 + OptimizerName(config.training.optimizer).state_bytes)
     kept = config.training.keep_last + 3  # the best pair's, the one being written, and what a preempted job leaves
     yield disk(Path(config.run.run_dir or "runs"), kept * state + checkpoint_bytes, config.training.keep_every > 0)
     needed = state + 4 * parameters  # a snapshot that is written while the run goes on; the initial weights in fp32

@@ -21,7 +21,7 @@ def main(checkpoint: str, prompts: str, out: str) -> None:
     rows = []
     with torch.no_grad():
         for ids in json.loads(Path(prompts).read_text(encoding="utf-8")):
-            found = model(input_ids=torch.tensor([ids], dtype=torch.long), logits_to_keep=1)
+            found = model(input_ids=torch.tensor([ids], dtype=torch.long))
             rows.append(found.logits[0, -1].numpy())
     np.save(out, np.stack(rows))
 

@@ -32,6 +32,8 @@ from whale_jax.training.step import TrainingDiverged, TrainStep
 _GREEDY = Sampling(temperature=0.0)
 _SLOW = 8.0
 """A step that takes so many times its bound is looked at."""
+_MORE, _SLACK = 1.1, GIB // 4
+"""Memory over what was planned that is looked at: a share, and bytes beside it."""
 
 
 def export(directory: Path, params: Any, near: Path) -> Verdict:
@@ -69,12 +71,12 @@ class Serving:
 
     def __init__(self, config: RunConfig, shape: Qwen35Config, params: Any, probe: Probe, topology: Topology) -> None:
         self._device = jax.local_devices()[0]
-        self._memory = Memory(self._device, beside=live_bytes())
         self._params, self._shape, self._config = params, shape, config
         self._topology = Topology(topology.name, topology.chip, [self._device])
         self._rng = np.random.default_rng(0)
         dtype = jnp.dtype(config.model.compute_dtype)
         self._served = cast_params(params, dtype)
+        self._memory = Memory(self._device, beside=live_bytes())
         self._engine = Engine(
             shape,
             self._served,
@@ -117,8 +119,9 @@ class Serving:
                 sampled = found[0].row(index)
                 finite &= sampled.finite
                 self._last[row.slot] = sampled.ids[0]
+        most = self._memory.most()  # before the plan is compiled
         planned = self._plan(Step.EXTEND, engine.extend_rows)
-        self.measured[Step.EXTEND] = Measured(planned, statistics.median(seconds), self._memory.most())
+        self.measured[Step.EXTEND] = Measured(planned, statistics.median(seconds), most)
         what = f"{engine.extend_rows} x {engine.extend_chunk} tokens"
         return _verdict("extend", what, self.measured[Step.EXTEND], finite=finite)
 
@@ -146,8 +149,9 @@ class Serving:
             seconds.append(took / engine.decode_steps)
             finite &= all(one.finite for one in found)
             self._last = [one.ids[-1] for one in found]
+        most = self._memory.most()
         planned = self._plan(Step.DECODE, engine.slots)
-        self.measured[Step.DECODE] = Measured(planned, statistics.median(seconds), self._memory.most())
+        self.measured[Step.DECODE] = Measured(planned, statistics.median(seconds), most)
         what = f"a token for {engine.slots} slots of {engine.max_len}"
         return _verdict("decode", what, self.measured[Step.DECODE], finite=finite)
 
@@ -207,7 +211,6 @@ def training(
     params.clear()
     memory = Memory(devices[0])
     batch = _full_batch(rows, probe.row_len, shape.vocab_size)
-    losses = []
     try:
         state, metrics = step.update(state, [batch])
         memory.begin()
@@ -218,7 +221,7 @@ def training(
         yield fail("train", str(error), "see docs/training.md, When training diverges")
         return
     most = memory.most()
-    measured = Measured(planned, seconds, None if most is None or memory is None else _per_device(most, devices))
+    measured = Measured(planned, seconds, None if most is None else _per_device(most, devices))
     yield measured
     what = f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {' then '.join(f'{x:.3f}' for x in losses)}"
     yield _verdict("train", what, measured, finite=bool(np.isfinite(losses).all()))
@@ -261,9 +264,8 @@ def _verdict(name: str, what: str, measured: Measured, *, finite: bool) -> Verdi
     seen += f", planned {planned / GIB:.2f}"
     if not finite:
         return fail(name, f"{seen}; the numbers are not finite", "look at the weights and at --compute_dtype")
-    limit = measured.plan.bytes_limit
-    if measured.bytes is not None and limit is not None and measured.bytes > limit:
-        return fail(name, seen, "fewer --slots, shorter --max_len or --row_len, or more chips")
+    if measured.bytes is not None and measured.bytes > _MORE * planned + _SLACK:
+        return warn(name, seen, "more than planned: leave room for it, with fewer --slots or a shorter --row_len")
     if measured.factor is not None and measured.factor > _SLOW:
         return warn(name, seen, "profile it (--profile_step) before a long run; give the factor to plan --calibration")
     return ok(name, seen)

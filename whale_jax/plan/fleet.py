@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from whale_jax.config import RunConfig
 from whale_jax.plan import model_cost
@@ -61,7 +62,7 @@ class Fleet:
 
     def _spread(self, limit: float) -> "Fleet":
         count = model_cost.parameter_count(self.shape)
-        trainer = 12 * count / self.chips
+        trainer = (4 + OptimizerName(self.config.training.optimizer).state_bytes) * count / self.chips
         heads = self.shape.num_kv_heads
         splits = [split for split in range(1, heads + 1) if heads % split == 0 and self.chips % split == 0]
         for split in splits:
@@ -101,7 +102,7 @@ class Fleet:
     def work(self, step: Step, spread: Spread = Spread.LONG_TAIL) -> Work:
         """One step of the run on all chips."""
         rollout, replicas = self.config.rollout, self.chips // self.tensor
-        common = {"remat": Remat.of(self.config.model.remat), "compute_dtype": self.config.model.compute_dtype}
+        common: dict[str, Any] = {"remat": Remat.of(self.config.model.remat), "compute_dtype": self.config.model.compute_dtype}
         if step is Step.TRAIN:
             optimizer = OptimizerName(self.config.training.optimizer)
             return Work(self.shape, step, self.rows, self.config.training.row_len, optimizer=optimizer, **common)

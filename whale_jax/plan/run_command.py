@@ -80,15 +80,17 @@ def run(argv: Sequence[str]) -> int:
     try:
         config = flags.parse(argv, values)
         model = _model(argv, values, config)
+        shape = config_of(model)
         calibration = _calibration(values)
+        prices = Prices.read(Path(values["prices"].value) if values["prices"].value else None)
         where = _where(values["topology"].value, calibration)
         found = plan_run(
             config,
-            config_of(model),
+            shape,
             where,
             assumed=_assumed(values, config),
             calibration=calibration,
-            prices=Prices.read(Path(values["prices"].value) if values["prices"].value else None),
+            prices=prices,
             price_kind=str(values["price"].value),
             folder=Path(values["plan_cache"].value or default_folder()),
         )
@@ -117,7 +119,7 @@ def _model(argv: Sequence[str], values: absl_flags.FlagValues, config: RunConfig
     if named:
         return str(named)
     for argument in reversed(argv[1:]):
-        size = re.search(rf"flagfile=.*?({'|'.join(map(re.escape, SIZES))})\.flags$", argument, re.IGNORECASE)
+        size = re.search(rf"[_\-/=]({'|'.join(map(re.escape, SIZES))})\.flags$", argument, re.IGNORECASE)
         if size:
             return size[1].lower()
     raise PlanError(f"which model: name --model ({', '.join(SIZES)}, or a checkpoint folder) or --checkpoint")

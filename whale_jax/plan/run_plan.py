@@ -181,13 +181,10 @@ def plan_run(
     )
 
 
-_STATE_BYTES = {OptimizerName.ADAMW: 12, OptimizerName.LION: 6, OptimizerName.ADAFACTOR: 4}
-
-
 def _guess(fleet: Fleet, limit: float) -> int:
     """Slots that surely fit, so that the serving steps compile."""
     parameters = model_cost.parameter_count(fleet.shape)
-    state = _STATE_BYTES[OptimizerName(fleet.config.training.optimizer)] + fleet.entry_bytes
+    state = 4 + OptimizerName(fleet.config.training.optimizer).state_bytes + fleet.entry_bytes
     return stages.slots_to_begin_with(
         fleet, limit, state * parameters / fleet.chips, fleet.entry_bytes * parameters / fleet.tensor
     )

@@ -5,10 +5,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from absl import flags as absl_flags
 
+from whale_jax import flags
 from whale_jax.assemble import checkpoint_directory
 from whale_jax.config import RunConfig
-from whale_jax.flags import parse
 from whale_jax.plan import compiled, run_command, run_plan, stages
 from whale_jax.plan.calibration import Calibration, CalibrationError
 from whale_jax.plan.chips import CHIPS, Chip, Topology
@@ -28,13 +29,9 @@ V5E = Topology("v5e:4x4", CHIPS["v5e"], [SimpleNamespace(device_kind="TPU v5e")]
 
 
 def settings(*arguments):
-    from absl import flags as absl_flags
-
-    from whale_jax import flags
-
     values = absl_flags.FlagValues()
     flags.define(values)
-    return parse(["main", f"--flagfile={FLAGFILE}", *arguments], values)
+    return flags.parse(["main", f"--flagfile={FLAGFILE}", *arguments], values)
 
 
 def step_plan(work, topology, mesh, folder=None):
@@ -49,6 +46,7 @@ def step_plan(work, topology, mesh, folder=None):
     return Plan(mesh, topology.chip.hbm_bytes, sizes, 1.0, None, 0.0, step_seconds_bound=0.1)
 
 
+USUAL, TWICE = Assumptions(), Calibration.assumed()
 PLANS = {step: step_plan(SimpleNamespace(step=step), V5E, (1, 1, 1)) for step in Step}
 
 
@@ -57,7 +55,7 @@ def planned(monkeypatch, tmp_path):
     """Plans a run without a compiler."""
     monkeypatch.setattr(run_plan, "cached_plan", step_plan)
 
-    def make(*arguments, topology=V5E, assumed=Assumptions(), calibration=Calibration.assumed()):
+    def make(*arguments, topology=V5E, assumed=USUAL, calibration=TWICE):
         return run_plan.plan_run(
             settings(*arguments), SIZES["2b"], topology, assumed=assumed, calibration=calibration,
             prices=Prices.read(), price_kind="on_demand", folder=tmp_path,
@@ -137,7 +135,7 @@ def test_makespan():
     assert makespan([7], 4) == 7
 
 
-def clock(*arguments, assumed=Assumptions(), factor=2.0):
+def clock(*arguments, assumed=USUAL, factor=2.0):
     calibration = Calibration(dict.fromkeys(Step, factor), None, "test")
     return Clock(Fleet.of(settings(*arguments), SIZES["2b"], V5E), PLANS, CHIPS["v5e"], calibration, assumed)
 
