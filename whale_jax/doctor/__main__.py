@@ -68,7 +68,9 @@ class Doctor:
         try:
             codec = ChatCodec.from_dir(directory)
         except CheckpointConfigError as error:
-            yield fail("tokens", str(error), "take tokenizer.json and the template that were published with the weights")
+            yield fail(
+                "tokens", str(error), "take tokenizer.json and the template that were published with the weights"
+            )
             codec = None
         if codec is not None and shape is not None:
             yield checkpoint.tokens(codec, shape)
@@ -96,7 +98,7 @@ class Doctor:
         yield from self._steps(shape, params)
 
     def _steps(self, shape: Qwen35Config, params: list[Any]) -> Iterator[Verdict]:
-        """Serving first, then training, which takes the parameters over: at no time are more copies here than needed."""
+        """Serving first, then training, which takes the parameters over: there are never more copies than needed."""
         probe = Probe.of(self._config, shape, self._size, jax.default_backend())
         try:
             serving = steps.Serving(self._config, shape, params[0], probe, self.topology)

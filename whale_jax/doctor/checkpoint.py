@@ -67,7 +67,9 @@ def tokens(codec: ChatCodec, config: Qwen35Config) -> Verdict:
         return fail("tokens", f"id {largest} of tokenizer.json; the model embeds {config.vocab_size}", _OTHER_TOKENIZER)
     if config.vocab_size != QWEN_VOCABULARY:
         return ok("tokens", f"{seen} (a vocabulary of its own: {config.vocab_size})")
-    wrong = [f"{field} is {number}, not {QWEN_IDS[field]}" for field, number in ids.items() if number != QWEN_IDS[field]]
+    wrong = [
+        f"{field} is {number}, not {QWEN_IDS[field]}" for field, number in ids.items() if number != QWEN_IDS[field]
+    ]
     if wrong:
         return fail("tokens", "; ".join(wrong), _OTHER_TOKENIZER)
     return ok("tokens", f"{seen}: Qwen3.5's")
@@ -137,7 +139,9 @@ def against_transformers(directory: Path, prompts: list[list[int]], ours: list[n
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            yield warn("logits", f"transformers could not load or run it: {last}", "see whether its version knows Qwen3.5")
+            yield warn(
+                "logits", f"transformers could not load or run it: {last}", "see whether its version knows Qwen3.5"
+            )
             return
         theirs = np.load(answer)
     yield compared(ours, list(theirs))
@@ -149,7 +153,7 @@ def compared(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Verdict:
         float(np.abs(mine - other).max() / np.abs(other).max()) for mine, other in zip(ours, theirs, strict=True)
     )
     same = sum(int(mine.argmax() == other.argmax()) for mine, other in zip(ours, theirs, strict=True))
-    seen = f"{len(ours)} prompts, {same} with the same likeliest token; largest difference {worst:.1e} of the largest logit"
+    seen = f"{len(ours)} prompts, {same} with the same likeliest token; they differ by {worst:.1e} of the largest logit"
     if not worst <= _NEAR:
         return fail("logits", seen, "this checkpoint computes something else here: do not train it; report it")
     if worst > _CLOSE:

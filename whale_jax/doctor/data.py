@@ -36,7 +36,9 @@ def prepared(folder: Path, domain: str) -> Verdict:
     except (ValueError, KeyError, TypeError) as error:
         return fail("prepared", f"{folder / MANIFEST_NAME} cannot be read ({error!r})", "prepare the data again")
     if manifest.domain != domain:
-        return fail("prepared", f"{folder} was prepared for {manifest.domain}", f"--domain={manifest.domain}, or other data")
+        return fail(
+            "prepared", f"{folder} was prepared for {manifest.domain}", f"--domain={manifest.domain}, or other data"
+        )
     wrong = []
     for file in manifest.outputs:
         try:

@@ -71,7 +71,9 @@ def versions(platform: str, tested: dict[str, str] | None = None) -> Verdict:
         f"{name} {number} (tested {tested[name]})" for name, number in installed.items() if tested.get(name) != number
     ]
     if other:
-        return warn("versions", seen, f"not what the tests ran with: {', '.join(other)}; install with -c constraints.txt")
+        return warn(
+            "versions", seen, f"not what the tests ran with: {', '.join(other)}; install with -c constraints.txt"
+        )
     return ok("versions", f"{seen}: as tested")
 
 
@@ -90,7 +92,9 @@ def sandbox(kind: str) -> Verdict:
             return warn("sandbox", "none: harness code runs with this user's rights", "leave out --sandbox=none")
         return of_report(preflight(backend))
     except SandboxUnavailable as error:
-        return fail("sandbox", str(error), "install bubblewrap; `python -m harness_search.sandbox` says what is enforced")
+        return fail(
+            "sandbox", str(error), "install bubblewrap; `python -m harness_search.sandbox` says what is enforced"
+        )
 
 
 def of_report(report: PreflightReport) -> Verdict:

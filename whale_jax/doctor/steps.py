@@ -114,7 +114,9 @@ class Serving:
         while pending := [slot for slot in range(engine.slots) if taken[slot] < self._lengths[slot]]:
             rows = [self._row(slot, taken) for slot in pending[: engine.extend_rows]]
             found: list[Any] = []
-            seconds.append(timed(lambda rows=rows, found=found: found.append(engine.extend(rows)) or found[0].row(0).ids))
+            seconds.append(
+                timed(lambda rows=rows, found=found: found.append(engine.extend(rows)) or found[0].row(0).ids)
+            )
             for index, row in enumerate(rows):
                 sampled = found[0].row(index)
                 finite &= sampled.finite
@@ -223,7 +225,9 @@ def training(
     most = memory.most()
     measured = Measured(planned, seconds, None if most is None else _per_device(most, devices))
     yield measured
-    what = f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {' then '.join(f'{x:.3f}' for x in losses)}"
+    what = (
+        f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {' then '.join(f'{x:.3f}' for x in losses)}"
+    )
     yield _verdict("train", what, measured, finite=bool(np.isfinite(losses).all()))
 
 

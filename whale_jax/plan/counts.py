@@ -67,9 +67,7 @@ def count(config: RunConfig) -> Counts:
     """
     tasks = {split: _tasks(config, split) for split in Split}
     rollout, evaluation = config.rollout, config.evaluation
-    schedule = make_schedule(
-        config.schedule, num_tasks=tasks[Split.WEIGHT], prompts_per_step=rollout.prompts_per_step
-    )
+    schedule = make_schedule(config.schedule, num_tasks=tasks[Split.WEIGHT], prompts_per_step=rollout.prompts_per_step)
     cycles, iterations = schedule.guess()
     searches = cycles if schedule.has_search_phase else 0
     if isinstance(schedule, Fixed) and searches and not config.schedule.final_search and schedule.phase_steps:

@@ -102,7 +102,10 @@ class Fleet:
     def work(self, step: Step, spread: Spread = Spread.LONG_TAIL) -> Work:
         """One step of the run on all chips."""
         rollout, replicas = self.config.rollout, self.chips // self.tensor
-        common: dict[str, Any] = {"remat": Remat.of(self.config.model.remat), "compute_dtype": self.config.model.compute_dtype}
+        common: dict[str, Any] = {
+            "remat": Remat.of(self.config.model.remat),
+            "compute_dtype": self.config.model.compute_dtype,
+        }
         if step is Step.TRAIN:
             optimizer = OptimizerName(self.config.training.optimizer)
             return Work(self.shape, step, self.rows, self.config.training.row_len, optimizer=optimizer, **common)

@@ -2,7 +2,8 @@
 
 Assumed, beside what `Assumptions` holds:
 
-- Episodes start together and take the next free slot of their replica; tools, sandboxes and verifiers keep nobody waiting.
+- Episodes start together and take the next free slot of their replica; tools, sandboxes and verifiers keep nobody
+  waiting.
 - A decode step takes as long with few episodes as with many (its shape is fixed), so a phase lasts until its longest
   chain of episodes is done.
 - Every micro-batch costs what a full one does, with one sequence to a row, and its share of the optimizer's update.
@@ -225,6 +226,4 @@ def handed_over(pod: Hours, pod_clock: Clock, host_clock: Clock, counts: Counts)
     evaluation = host_clock.rollouts(counts.evaluation_rollouts).seconds
     host = counts.searches * ((search + evaluation) / 3600 + start)
     on_pod = sum(value for name, value in pod.by_stage.items() if name not in (*SEARCH_STAGES, "start"))
-    return HandOver(
-        on_pod + max(1, counts.cycles) * start, host, pod_clock.fleet.chips, host_clock.fleet.chips
-    )
+    return HandOver(on_pod + max(1, counts.cycles) * start, host, pod_clock.fleet.chips, host_clock.fleet.chips)

@@ -48,9 +48,7 @@ class Prices:
         except OSError as error:
             raise PriceError(f"--prices={path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PriceError(
-                f"--prices={path}: not in the form of whale_jax/plan/prices.json ({error!r})"
-            ) from error
+            raise PriceError(f"--prices={path}: not in the form of whale_jax/plan/prices.json ({error!r})") from error
 
     def of(self, chip: str, kind: str) -> float | None:
         """None where the file has no such price."""

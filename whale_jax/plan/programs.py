@@ -288,7 +288,9 @@ def _cache(work: Work, slots: int, replicas: int) -> Any:
     if not work.dense:
         count = min(count, pages_in_use(live_lengths(work.spread, slots, work.seq_len), size) + slots)
     return jax.eval_shape(
-        lambda: model.init_cache(work.config, slots * replicas, work.seq_len, jnp.dtype(work.compute_dtype), page_count=count * replicas)
+        lambda: model.init_cache(
+            work.config, slots * replicas, work.seq_len, jnp.dtype(work.compute_dtype), page_count=count * replicas
+        )
     )
 
 

@@ -199,7 +199,12 @@ def _times(
     counts: Counts,
 ) -> tuple[Hours | None, Hours | None, HandOver | None, str]:
     if topology.chip is None:
-        return None, None, None, "the rates of these devices are not known; measure them: whale_jax.doctor --calibration_out"
+        return (
+            None,
+            None,
+            None,
+            "the rates of these devices are not known; measure them: whale_jax.doctor --calibration_out",
+        )
     every = fleet.config.training.checkpoint_every
     commits = -(-counts.steps // every) + counts.cycles
     try:

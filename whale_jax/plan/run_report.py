@@ -20,7 +20,8 @@ def page(plan: RunPlan, model: str) -> str:
     replicas = f"{fleet.replicas} replicas of {fleet.tensor} chip{'s' if fleet.tensor > 1 else ''}"
     return "\n".join(
         [
-            f"{fleet.config.run.domain}, {model}, on {plan.topology}: {fleet.chips} chips, {fleet.hosts} hosts, {replicas}",
+            f"{fleet.config.run.domain}, {model}, on {plan.topology}: {fleet.chips} chips, {fleet.hosts} hosts, "
+            f"{replicas}",
             f"training: {fleet.rows} rows of {training.row_len} to a micro-batch, remat {fleet.config.model.remat}, "
             f"{training.optimizer}; serving: {fleet.slots} slots of {rollout.max_len} to a replica, "
             f"{fleet.config.model.compute_dtype}",
@@ -54,8 +55,8 @@ def _largest(plan: RunPlan) -> str:
     found = plan.largest
     assert found is not None
     return (
-        f"it holds {found.rollout_slots} slots to a replica in rollouts, {found.slots} in every stage, and {found.rows} "
-        "rows to a micro-batch if no slots were there while it trains"
+        f"it holds {found.rollout_slots} slots to a replica in rollouts, {found.slots} in every stage, and "
+        f"{found.rows} rows to a micro-batch if no slots were there while it trains"
     )
 
 
@@ -109,8 +110,8 @@ def _table(plan: RunPlan, hours: Hours) -> list[str]:
     return [
         *lines,
         f"  {'together':<24}{hours.total:>9.2f} h, {_cost(plan, hours.total * plan.fleet.chips)}",
-        f"  chips wait for the proposer {hours.proposer_wait:.2f} h ({hours.proposer_share:.0%}); while a step is rolled "
-        f"out its slots are {hours.slot_share:.0%} in use",
+        f"  chips wait for the proposer {hours.proposer_wait:.2f} h ({hours.proposer_share:.0%}); while a step is "
+        f"rolled out its slots are {hours.slot_share:.0%} in use",
     ]
 
 
@@ -128,8 +129,8 @@ def _hand_over(plan: RunPlan, hours: Hours) -> list[str]:
     added = other.pod_hours + other.host_hours - hours.total
     verb = "saves" if saved >= 0 else "costs"
     return [
-        f"  --stop_after=weight_phase, search on one host of {other.host_chips} chips: {other.pod_hours:.2f} h on the pod "
-        f"and {other.host_hours:.2f} h on the host; it {verb} {_cost(plan, abs(saved))}, and takes {added:+.2f} h"
+        f"  --stop_after=weight_phase, search on one host of {other.host_chips} chips: {other.pod_hours:.2f} h on the "
+        f"pod and {other.host_hours:.2f} h on the host; it {verb} {_cost(plan, abs(saved))}, and takes {added:+.2f} h"
     ]
 
 

@@ -235,7 +235,9 @@ def test_prices(tmp_path):
     assert Prices.read().of("v5e", "on_demand") == 1.2
     assert Prices.read().of("v5e", "spot") is None
     path = tmp_path / "mine.json"
-    path.write_text('{"source": "a letter", "written_down": "2027-01-01", "checked": true, "dollars_per_chip_hour": {}}')
+    path.write_text(
+        '{"source": "a letter", "written_down": "2027-01-01", "checked": true, "dollars_per_chip_hour": {}}'
+    )
     assert Prices.read(path).described == "a letter, written down 2027-01-01"
     path.write_text("{}")
     with pytest.raises(PriceError, match="not in the form of"):
@@ -245,7 +247,7 @@ def test_prices(tmp_path):
 def test_calibration_files(tmp_path):
     path = tmp_path / "c.json"
     chip = Chip("cpu", 1e11, 1e10, 1e10, 1e10)
-    written = Calibration({step: 1.5 for step in Step}, chip, "measured", {"train": {"seconds": 1.0}})
+    written = Calibration(dict.fromkeys(Step, 1.5), chip, "measured", {"train": {"seconds": 1.0}})
     written.write(path)
     found = Calibration.read(path)
     assert (found.factors, found.chip, found.measured) == (written.factors, chip, written.measured)

@@ -1,7 +1,7 @@
 """Random checkpoints of the 0.8B's real shape, with every tensor that the published one has: 488 in two shards.
 
-`python -m tests.whale_jax.qwen3_5.real_shape FOLDER` makes one with a tokenizer, for a look at the doctor. Needs `transformers`
-with torch, which says what the tensors are called.
+`python -m tests.whale_jax.qwen3_5.real_shape FOLDER` makes one with a tokenizer, for a look at the doctor. It needs
+`transformers` with torch, which says what the tensors are called.
 """
 
 import json
@@ -136,7 +136,7 @@ def write_checkpoint(directory: Path) -> None:
 
 
 def write_tokenizer(directory: Path, like: Path) -> None:
-    """The tokenizer and template of `like`, its control tokens at the ids that the published models were trained with."""
+    """The tokenizer and template of `like`, its control tokens at the ids of the published models."""
     description = json.loads((like / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = description["model"]["vocab"]
     for token in description["added_tokens"]:
