@@ -106,6 +106,9 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     if run_command.asks(sys.argv):
+        from whale_jax.main import use_all_cores  # the rest of a plan does without the main job
+
+        use_all_cores()  # --topology=here: the devices that a run would have
         sys.exit(run_command.run(sys.argv))
     define(flags.FLAGS)
     app.run(main)

@@ -83,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
         shape = config_of(model)
         calibration = _calibration(values)
         prices = Prices.read(Path(values["prices"].value) if values["prices"].value else None)
-        where = _where(values["topology"].value, calibration)
+        where = _where(str(values["topology"].value), calibration)
         found = plan_run(
             config,
             shape,

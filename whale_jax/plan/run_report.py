@@ -17,11 +17,10 @@ def page(plan: RunPlan, model: str) -> str:
     """Several paragraphs: what fits, what a step takes, hours, money, handing over, and what was assumed."""
     fleet = plan.fleet
     rollout, training = fleet.config.rollout, fleet.config.training
-    replicas = f"{fleet.replicas} replicas of {fleet.tensor} chip{'s' if fleet.tensor > 1 else ''}"
     return "\n".join(
         [
-            f"{fleet.config.run.domain}, {model}, on {plan.topology}: {fleet.chips} chips, {fleet.hosts} hosts, "
-            f"{replicas}",
+            f"{fleet.config.run.domain}, {model}, on {plan.topology}: {_many(fleet.chips, 'chip')}, "
+            f"{_many(fleet.hosts, 'host')}, {_many(fleet.replicas, 'replica')} of {_many(fleet.tensor, 'chip')}",
             f"training: {fleet.rows} rows of {training.row_len} to a micro-batch, remat {fleet.config.model.remat}, "
             f"{training.optimizer}; serving: {fleet.slots} slots of {rollout.max_len} to a replica, "
             f"{fleet.config.model.compute_dtype}",
@@ -33,6 +32,10 @@ def page(plan: RunPlan, model: str) -> str:
             *_assumptions(plan),
         ]
     )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _memory(plan: RunPlan) -> list[str]:
