@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from whale_jax.assemble import checkpoint_directory
+from whale_jax.doctor.__main__ import Doctor, main
+from whale_jax.doctor.page import ok
 from whale_jax.plan.calibration import Calibration
 from whale_jax.plan.programs import Step
 
@@ -56,9 +58,21 @@ def test_what_is_wrong_with_a_checkpoint_is_on_the_page(tmp_path):
     assert "NO-GO: tokens, weights failed" in done.stdout
 
 
-def test_settings_are_checked_first(tmp_path):
-    done = doctor("--slots=0", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: --slots must be >= 1, got 0\n")
-    done = doctor("--checkpoint=nowhere", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--checkpoint=nowhere: no config.json there" in done.stderr
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--slots=0", "--slots must be >= 1, got 0"),
+        ("--checkpoint=nowhere", "--checkpoint=nowhere: no config.json there"),
+    ],
+)
+def test_settings_are_checked_first(capsys, argument, message):
+    assert main(["doctor", argument]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True)
+
+
+def test_what_was_not_measured_is_not_written(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(Doctor, "examine", lambda self: iter([ok("devices", "one")]))
+    assert main(["doctor", f"--calibration_out={tmp_path / 'c.json'}"]) == 1
+    assert "not written, since not every step was measured" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
