@@ -28,6 +28,8 @@ from whale_jax.doctor import checkpoint, machine, steps
 from whale_jax.doctor.data import data
 from whale_jax.doctor.page import Verdict, as_json, conclusion, fail, goes
 from whale_jax.doctor.probe import Measured, Probe, Size, factors, here
+from whale_jax.doctor.run_dir import run_dir
+from whale_jax.domains.domain import Domain
 from whale_jax.main import print_errors, use_all_cores
 from whale_jax.plan import model_cost
 from whale_jax.plan.calibration import Calibration
@@ -75,11 +77,14 @@ class Doctor:
         if codec is not None and shape is not None:
             yield checkpoint.tokens(codec, shape)
             yield checkpoint.template(codec, directory)
-        yield from data(config, None if codec is None else codec.count_tokens)
+        verdicts, domain = data(config, None if codec is None else codec.count_tokens)
+        yield from verdicts
         if shape is not None:
-            yield from self._with_weights(directory, shape, codec)
+            yield from self._with_weights(directory, shape, codec, domain)
 
-    def _with_weights(self, directory: Path, shape: Qwen35Config, codec: ChatCodec | None) -> Iterator[Verdict]:
+    def _with_weights(
+        self, directory: Path, shape: Qwen35Config, codec: ChatCodec | None, domain: Domain | None
+    ) -> Iterator[Verdict]:
         config, files = self._config, sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         yield from machine.room(config, model_cost.parameter_count(shape), files)
         began = time.perf_counter()
@@ -92,6 +97,8 @@ class Doctor:
         del loaded
         yield checkpoint.weights(shape, params[0], time.perf_counter() - began)
         if codec is not None:
+            if domain is not None:
+                yield run_dir(config, directory, domain, codec, params[0])
             prompts = checkpoint.prompt_ids(codec)
             yield from checkpoint.against_transformers(directory, prompts, checkpoint.logits(shape, params[0], prompts))
         yield steps.export(directory, params[0], Path(config.run.run_dir or "runs").absolute())

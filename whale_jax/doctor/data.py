@@ -1,28 +1,31 @@
 """The task files: those that were prepared, to the bit, and whether the domain can read them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax.config import RunConfig
 from whale_jax.doctor.page import Verdict, fail, ok, warn
+from whale_jax.domains.domain import Domain
 from whale_jax.domains.manifest import MANIFEST_NAME, Manifest, digest
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, TaskError
 
 
-def data(config: RunConfig, count_tokens: Callable[[str], int] | None) -> Iterator[Verdict]:
-    """Verdicts on `--task_dir`; without one, on the demo's tasks.
+def data(config: RunConfig, count_tokens: Callable[[str], int] | None) -> tuple[list[Verdict], Domain | None]:
+    """Verdicts on `--task_dir`, or without one on the demo's tasks; and the domain where it can be used.
 
     Args:
         count_tokens: by the checkpoint's tokenizer; None where it cannot be read: then the tasks are not either.
     """
+    verdicts = []
     if config.data.task_dir is not None:
-        yield prepared(Path(config.data.task_dir), config.run.domain)
+        verdicts.append(prepared(Path(config.data.task_dir), config.run.domain))
     if count_tokens is None:
-        yield warn("tasks", "not read: the checkpoint's tokenizer is missing", "mend the tokenizer first")
-        return
-    yield tasks(config, count_tokens)
+        missing = warn("tasks", "not read: the checkpoint's tokenizer is missing", "mend the tokenizer first")
+        return [*verdicts, missing], None
+    verdict, domain = tasks(config, count_tokens)
+    return [*verdicts, verdict], domain
 
 
 def prepared(folder: Path, domain: str) -> Verdict:
@@ -51,7 +54,7 @@ def prepared(folder: Path, domain: str) -> Verdict:
     return ok("prepared", f"{len(manifest.outputs)} files as prepared (seed {manifest.seed}), SHA-256 compared")
 
 
-def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> Verdict:
+def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> tuple[Verdict, Domain | None]:
     """Loads the domain as a run does."""
     try:
         domain = load_domain(
@@ -64,7 +67,7 @@ def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> Verdict:
             **config.searchqa_options(),
         )
     except (SandboxUnavailable, TaskError) as error:
-        return fail("tasks", str(error), "mend the files that it names, or --max_bad_rows")
+        return fail("tasks", str(error), "mend the files that it names, or --max_bad_rows"), None
     counts = {split: len(domain.tasks(split)) for split in Split}
     seen = ", ".join(f"{count} {split.value}" for split, count in counts.items())
     seen += "" if config.data.task_dir else " (the demo's)"
@@ -76,5 +79,5 @@ def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> Verdict:
         if (limit := getattr(config.data, f"{split.value}_tasks")) > count
     ]
     if short:
-        return fail("tasks", seen, f"{', '.join(short)} asks for more; 0 takes all")
-    return ok("tasks", seen)
+        return fail("tasks", seen, f"{', '.join(short)} asks for more; 0 takes all"), None
+    return ok("tasks", seen), domain

@@ -37,7 +37,7 @@ class Probe:
     Attributes:
         slots, max_len, extend_chunk, decode_steps: of the engine.
         rows, row_len: of a micro-batch.
-        small: whether these are not the run's own.
+        small: whether these are not the run's own; training then takes one device.
     """
 
     slots: int
@@ -74,11 +74,13 @@ class Measured:
         plan: of the same work on the same devices.
         seconds: the median of several.
         bytes: the most that it took on a device, all that lives there with it included; None where it is not known.
+        told: by the device; otherwise it is what the process grew by.
     """
 
     plan: Plan
     seconds: float
     bytes: int | None
+    told: bool = True
 
     @property
     def factor(self) -> float | None:
@@ -107,6 +109,11 @@ class Memory:
         self._device = device if device.platform != "cpu" else None
         self._beside = beside
         self._before = 0
+
+    @property
+    def told(self) -> bool:
+        """Whether the device says it."""
+        return self._device is not None
 
     def begin(self) -> None:
         """A step begins."""

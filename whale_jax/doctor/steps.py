@@ -123,7 +123,7 @@ class Serving:
                 self._last[row.slot] = sampled.ids[0]
         most = self._memory.most()  # before the plan is compiled
         planned = self._plan(Step.EXTEND, engine.extend_rows)
-        self.measured[Step.EXTEND] = Measured(planned, statistics.median(seconds), most)
+        self.measured[Step.EXTEND] = Measured(planned, statistics.median(seconds), most, self._memory.told)
         what = f"{engine.extend_rows} x {engine.extend_chunk} tokens"
         return _verdict("extend", what, self.measured[Step.EXTEND], finite=finite)
 
@@ -153,7 +153,7 @@ class Serving:
             self._last = [one.ids[-1] for one in found]
         most = self._memory.most()
         planned = self._plan(Step.DECODE, engine.slots)
-        self.measured[Step.DECODE] = Measured(planned, statistics.median(seconds), most)
+        self.measured[Step.DECODE] = Measured(planned, statistics.median(seconds), most, self._memory.told)
         what = f"a token for {engine.slots} slots of {engine.max_len}"
         return _verdict("decode", what, self.measured[Step.DECODE], finite=finite)
 
@@ -187,7 +187,7 @@ def training(
     Args:
         params: holds the parameters alone, and is emptied as soon as the training state has its copy.
     """
-    devices = list(topology.devices)
+    devices = list(topology.devices)[: 1 if probe.small else None]
     rows = -(-probe.rows // len(devices)) * len(devices)
     remat, optimizer = Remat.of(config.model.remat), OptimizerName(config.training.optimizer)
     work = Work(
@@ -196,8 +196,8 @@ def training(
     )  # fmt: skip
     limit = topology.chip.hbm_bytes if topology.chip else None
     mesh = default_mesh(work, len(devices), limit)
-    planned = plan(work, topology, mesh)
-    if short := _shortage(planned, len(devices), devices[0].platform):
+    planned = plan(work, Topology(topology.name, topology.chip, devices), mesh)
+    if short := _shortage(planned, len(devices), devices[0].platform, live_bytes()):
         yield short
         return
     step = TrainStep(
@@ -223,7 +223,7 @@ def training(
         yield fail("train", str(error), "see docs/training.md, When training diverges")
         return
     most = memory.most()
-    measured = Measured(planned, seconds, None if most is None else _per_device(most, devices))
+    measured = Measured(planned, seconds, None if most is None else _per_device(most, devices), memory.told)
     yield measured
     what = (
         f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {' then '.join(f'{x:.3f}' for x in losses)}"
@@ -236,14 +236,18 @@ def _per_device(most: int, devices: Sequence[Any]) -> int:
     return most // len(devices) if devices[0].platform == "cpu" else most
 
 
-def _shortage(planned: Plan, devices: int, platform: str) -> Verdict | None:
-    """The verdict where the step would not fit, so that it is not tried."""
+def _shortage(planned: Plan, devices: int, platform: str, held: int) -> Verdict | None:
+    """The verdict where the step would not fit, so that it is not tried.
+
+    Args:
+        held: bytes of host memory that training takes over from what is there.
+    """
     needed = planned.bytes_per_chip["total"]
     change = "--remat=group, shorter --row_len, --optimizer=lion, or more chips"
     if planned.fits is False and platform != "cpu":
         missing = -(planned.spare_bytes or 0)
         return fail("train", f"needs {needed / GIB:.2f} GiB of a device, {missing / GIB:.2f} more than it has", change)
-    if platform == "cpu" and needed * devices > (free := free_host_bytes()):
+    if platform == "cpu" and needed * devices > (free := free_host_bytes() + held):
         return warn(
             "train", f"not tried: it needs {needed * devices / GIB:.1f} GiB, and {free / GIB:.1f} are free", change
         )
@@ -268,7 +272,7 @@ def _verdict(name: str, what: str, measured: Measured, *, finite: bool) -> Verdi
     seen += f", planned {planned / GIB:.2f}"
     if not finite:
         return fail(name, f"{seen}; the numbers are not finite", "look at the weights and at --compute_dtype")
-    if measured.bytes is not None and measured.bytes > _MORE * planned + _SLACK:
+    if measured.bytes is not None and measured.told and measured.bytes > _MORE * planned + _SLACK:
         return warn(name, seen, "more than planned: leave room for it, with fewer --slots or a shorter --row_len")
     if measured.factor is not None and measured.factor > _SLOW:
         return warn(name, seen, "profile it (--profile_step) before a long run; give the factor to plan --calibration")

@@ -1,6 +1,7 @@
 """Each check alone: what it sees, and what it tells to change."""
 
 import dataclasses
+import hashlib
 import json
 from collections import namedtuple
 from types import SimpleNamespace
@@ -16,17 +17,24 @@ from whale_jax.config import RunConfig
 from whale_jax.doctor import checkpoint, data, machine, steps
 from whale_jax.doctor.page import Mark, as_json, conclusion, fail, goes, ok, warn
 from whale_jax.doctor.probe import Measured, Probe, Size, factors
+from whale_jax.doctor.run_dir import run_dir
 from whale_jax.domains.manifest import Manifest, output_file
 from whale_jax.plan.plan import Plan
 from whale_jax.plan.programs import Step
 from whale_jax.plan.sizes import SIZES
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.rundir import Inputs, claim, open_config
+from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 
 DEMO = checkpoint_directory(None)
 CONFIG = RunConfig()
 GIB = 2**30
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
 
 
 def settings(**values):
@@ -139,9 +147,36 @@ def test_prepared_data(tmp_path):
 
 def test_tasks_that_cannot_be_read(tmp_path):
     prepared(tmp_path)
-    first, second = data.data(settings(task_dir=str(tmp_path)), len)
-    assert (first.mark, second.mark) == (Mark.OK, Mark.FAIL)
-    assert [verdict.mark for verdict in data.data(CONFIG, None)] == [Mark.WARN]
+    (first, second), domain = data.data(settings(task_dir=str(tmp_path)), len)
+    assert (first.mark, second.mark, domain) == (Mark.OK, Mark.FAIL, None)
+    verdicts, domain = data.data(CONFIG, None)
+    assert ([verdict.mark for verdict in verdicts], domain) == ([Mark.WARN], None)
+
+
+def test_run_directories(codec, tmp_path):
+    """Fresh, a run's own, and one that belongs to another run."""
+    verdicts, domain = data.data(CONFIG, codec.count_tokens)
+    assert [verdict.mark for verdict in verdicts] == [Mark.OK]
+    params = {"embed": np.ones(3, np.float32)}
+
+    def look(config, params=params):
+        return run_dir(config, DEMO, domain, codec, params)
+
+    mine = settings(run_dir=str(tmp_path / "run"))
+    assert look(CONFIG).mark is Mark.OK
+    assert look(mine).seen.endswith("fresh")
+    with claim(tmp_path / "run"):
+        inputs = Inputs(
+            domain.data_hash, sha256(domain.h0.encode()), fingerprint(params),
+            sha256((DEMO / "tokenizer.json").read_bytes()), codec.template_sha256,
+        )  # fmt: skip
+        open_config(tmp_path / "run", mine, inputs)
+    assert look(mine).seen.endswith("a run that goes on")
+    other = look(mine, {"embed": np.zeros(3, np.float32)})
+    assert other.mark is Mark.FAIL
+    assert "the checkpoint changed" in other.seen
+    (tmp_path / "harness.py").write_text("import os\n")
+    assert look(settings(harness=str(tmp_path / "harness.py"))).name == "harness"
 
 
 def test_config_fields(tmp_path):
@@ -216,6 +251,7 @@ def test_steps_beside_their_plans():
     assert (good.mark, good.seen) == (Mark.OK, "a token: 1.00 s, 2.0 x its bound; memory 4.00 GiB, planned 4.00")
     assert steps._verdict("decode", "", Measured(PLAN, 9.0, None), finite=True).mark is Mark.WARN
     assert steps._verdict("decode", "", Measured(PLAN, 1.0, 5 * GIB), finite=True).mark is Mark.WARN
+    assert steps._verdict("decode", "", Measured(PLAN, 1.0, 5 * GIB, told=False), finite=True).mark is Mark.OK
     assert steps._verdict("decode", "", Measured(PLAN, 1.0, None), finite=False).mark is Mark.FAIL
     unbounded = dataclasses.replace(PLAN, step_seconds_bound=None)
     assert factors({step: Measured(PLAN, 1.0, None) for step in Step}) == dict.fromkeys(Step, 2.0)
@@ -224,15 +260,16 @@ def test_steps_beside_their_plans():
 
 def test_a_step_that_does_not_fit_is_not_tried():
     over = dataclasses.replace(PLAN, bytes_per_chip={"total": 9 * GIB})
-    found = steps._shortage(over, 4, "tpu")
+    found = steps._shortage(over, 4, "tpu", 0)
     assert found is not None
     assert found.mark is Mark.FAIL
     assert "1.00 more than it has" in found.seen
-    assert steps._shortage(PLAN, 4, "tpu") is None
+    assert steps._shortage(PLAN, 4, "tpu", 0) is None
     huge = dataclasses.replace(PLAN, bytes_per_chip={"total": 2**60})
-    found = steps._shortage(huge, 1, "cpu")
+    found = steps._shortage(huge, 1, "cpu", 0)
     assert found is not None
     assert found.mark is Mark.WARN
+    assert steps._shortage(huge, 1, "cpu", 2**60) is None, "what is there is taken over"
 
 
 def test_an_export_that_differs_is_a_no_go(monkeypatch, tmp_path):
