@@ -153,9 +153,16 @@ def makespan(lengths: Sequence[int], slots: int) -> int:
 
 @dataclass(frozen=True)
 class Hours:
-    """A run's time by what it is spent on, in hours."""
+    """A run's time by what it is spent on, in hours.
+
+    Attributes:
+        proposer: that it writes.
+        proposer_wait: that all chips wait for it.
+        slot_share: of the slots' time in a training step's rollouts, the part in which they hold an episode.
+    """
 
     by_stage: Mapping[str, float]
+    proposer: float
     proposer_wait: float
     slot_share: float
 
@@ -194,7 +201,8 @@ def run_hours(clock: Clock, counts: Counts, checkpoints: int, starts: int = 1) -
         "start": starts * clock.assumed.start_seconds,
     }
     hours = {name: value / 3600 for name, value in seconds.items()}
-    return Hours(hours, counts.searches * waits / 3600, step.slot_share)
+    writes = counts.searches * counts.iterations * clock.assumed.proposer_seconds
+    return Hours(hours, writes / 3600, counts.searches * waits / 3600, step.slot_share)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ class RunPlan:
             "by_stage": dict(hours.by_stage),
             "chip_hours": chip_hours,
             "dollars": self.dollars(chip_hours),
+            "proposer": hours.proposer,
             "proposer_wait": hours.proposer_wait,
             "proposer_idle_share": hours.proposer_share,
             "slots_in_use": hours.slot_share,

@@ -100,7 +100,7 @@ def _time(plan: RunPlan) -> list[str]:
     if plan.hours is None:
         return [*lines, f"no hours: {plan.why_no_hours}"]
     if plan.planned_slots != plan.fleet.slots:
-        lines.append(f"hours are for --slots={plan.planned_slots}, with which the serving steps were compiled")
+        lines.append(f"hours are for --slots={plan.planned_slots}, which fit in rollouts")
     bounds = [f"{step} {1000 * (one.step_seconds_bound or 0):,.1f} ms" for step, one in plan.plans.items()]
     lines += [f"bounds of the steps: {', '.join(bounds)}", "", *_table(plan, plan.hours)]
     if plan.full_hours is not None:
@@ -113,8 +113,8 @@ def _table(plan: RunPlan, hours: Hours) -> list[str]:
     return [
         *lines,
         f"  {'together':<24}{hours.total:>9.2f} h, {_cost(plan, hours.total * plan.fleet.chips)}",
-        f"  chips wait for the proposer {hours.proposer_wait:.2f} h ({hours.proposer_share:.0%}); while a step is "
-        f"rolled out its slots are {hours.slot_share:.0%} in use",
+        f"  the proposer writes {hours.proposer:.2f} h, for which all chips wait {hours.proposer_wait:.2f} h "
+        f"({hours.proposer_share:.0%}); while a step is rolled out its slots are {hours.slot_share:.0%} in use",
     ]
 
 

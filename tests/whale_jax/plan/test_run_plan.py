@@ -182,7 +182,9 @@ def test_hours_and_money(planned):
     assert told["hours"]["chip_hours"] == pytest.approx(16 * told["hours"]["total"])
     assert told["hours"]["dollars"] == pytest.approx(1.2 * told["hours"]["chip_hours"])
     assert told["hours_if_budgets_are_used_up"]["total"] > told["hours"]["total"]
-    assert 0 < told["hours"]["proposer_idle_share"] < 1
+    assert told["hours"]["proposer"] == 7 * 6 * 0.25
+    assert 0 <= told["hours"]["proposer_wait"] <= 7 * 6 * 0.25
+    assert told["hours"]["proposer_idle_share"] == told["hours"]["proposer_wait"] / told["hours"]["total"]
     doubled = planned(
         assumed=Assumptions(proposer_seconds=900.0), calibration=Calibration(dict.fromkeys(Step, 4.0), None, "test")
     )
