@@ -35,7 +35,7 @@ def test_the_demo_goes(tmp_path):
     assert lines[-1].startswith("GO: ")
     found = json.loads(last)
     marks = {one["name"]: one["mark"] for one in found["verdicts"]}
-    checks = "devices versions sandbox config tokens template tasks disk logits export extend decode swap train"
+    checks = "devices versions sandbox config tokens template tasks disk run_dir logits export extend decode swap train"
     assert marks.keys() >= set(checks.split())
     assert "FAIL" not in marks.values()
     assert found["measured"].keys() == {"train", "extend", "decode"}
