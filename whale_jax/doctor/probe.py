@@ -100,13 +100,17 @@ class Measured:
 
 
 class Memory:
-    """The most bytes on a device. CPUs do not tell: there, arrays that live, and what the process grew by in a step."""
+    """The most bytes on a device since this was made; a device keeps its peak, so a lower one is not seen.
+
+    CPUs do not tell: there, it is the arrays that live, and what the process grew by in a step.
+    """
 
     def __init__(self, device: Any, beside: int = 0) -> None:
         """Args:
-        beside: bytes of arrays that do not count.
+        beside: bytes of arrays that do not count, on CPUs.
         """
         self._device = device if device.platform != "cpu" else None
+        self._peak = self._device_peak()
         self._beside = beside
         self._before = 0
 
@@ -122,10 +126,14 @@ class Memory:
             self._before = _status("VmRSS")
 
     def most(self) -> int | None:
-        """After it."""
+        """After it; None where the device does not tell, or had a higher peak before."""
         if self._device is not None:
-            return (self._device.memory_stats() or {}).get("peak_bytes_in_use")
+            peak = self._device_peak()
+            return peak if peak > self._peak else None
         return live_bytes() - self._beside + max(0, _status("VmHWM") - self._before)
+
+    def _device_peak(self) -> int:
+        return 0 if self._device is None else (self._device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def live_bytes() -> int:

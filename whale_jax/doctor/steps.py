@@ -209,26 +209,31 @@ def training(
         compute_dtype=jnp.dtype(config.model.compute_dtype),
         placement=Placement(shape, make_mesh(*mesh, devices=devices)),
     )
-    state = step.init(params[0])
-    params.clear()
     memory = Memory(devices[0])
     batch = _full_batch(rows, probe.row_len, shape.vocab_size)
     try:
-        state, metrics = step.update(state, [batch])
-        memory.begin()
-        found: list[Any] = []
-        seconds = timed(lambda: found.append(step.update(state, [batch])) or found[0][0].step)
-        losses = [metrics.loss, found[0][1].loss] if metrics else []
+        seconds, losses = _two_updates(step, params, batch, memory)
     except TrainingDiverged as error:
         yield fail("train", str(error), "see docs/training.md, When training diverges")
         return
     most = memory.most()
     measured = Measured(planned, seconds, None if most is None else _per_device(most, devices), memory.told)
     yield measured
-    what = (
-        f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {' then '.join(f'{x:.3f}' for x in losses)}"
-    )
+    loss = " then ".join(f"{one:.3f}" for one in losses)
+    what = f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {loss}"
     yield _verdict("train", what, measured, finite=bool(np.isfinite(losses).all()))
+
+
+def _two_updates(step: TrainStep, params: list[Any], batch: Batch, memory: Memory) -> tuple[float, list[float]]:
+    """Seconds of the second one, which compiles nothing, and the losses before each. Empties `params`."""
+    state = step.init(params[0])
+    params.clear()
+    state, first = step.update(state, [batch])
+    memory.begin()
+    found: list[Any] = []
+    seconds = timed(lambda: found.append(step.update(state, [batch])) or found[0][0].step)
+    second = found[0][1]
+    return seconds, [metrics.loss for metrics in (first, second) if metrics is not None]
 
 
 def _per_device(most: int, devices: Sequence[Any]) -> int:

@@ -16,7 +16,7 @@ from whale_jax.assemble import checkpoint_directory
 from whale_jax.config import RunConfig
 from whale_jax.doctor import checkpoint, data, machine, steps
 from whale_jax.doctor.page import Mark, as_json, conclusion, fail, goes, ok, warn
-from whale_jax.doctor.probe import Measured, Probe, Size, factors
+from whale_jax.doctor.probe import Measured, Memory, Probe, Size, factors
 from whale_jax.doctor.run_dir import run_dir
 from whale_jax.domains.manifest import Manifest, output_file
 from whale_jax.plan.plan import Plan
@@ -256,6 +256,16 @@ def test_steps_beside_their_plans():
     unbounded = dataclasses.replace(PLAN, step_seconds_bound=None)
     assert factors({step: Measured(PLAN, 1.0, None) for step in Step}) == dict.fromkeys(Step, 2.0)
     assert factors({step: Measured(unbounded, 1.0, None) for step in Step}) is None
+
+
+def test_a_devices_memory_is_told_where_its_peak_is_of_this_step():
+    told = {"peak_bytes_in_use": 5}
+    accelerator = SimpleNamespace(platform="tpu", memory_stats=lambda: told)
+    memory = Memory(accelerator)
+    assert (memory.told, memory.most()) == (True, None), "the peak is an earlier one"
+    told["peak_bytes_in_use"] = 7
+    assert memory.most() == 7
+    assert Memory(SimpleNamespace(platform="tpu", memory_stats=lambda: None)).most() is None
 
 
 def test_a_step_that_does_not_fit_is_not_tried():
