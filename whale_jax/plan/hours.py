@@ -6,6 +6,7 @@ Assumed, beside what `Assumptions` holds:
   waiting.
 - A decode step takes as long with few episodes as with many (its shape is fixed), so a phase lasts until its longest
   chain of episodes is done.
+- Beginnings that the samples of a group share are computed for each of them (the engine computes them once).
 - Every micro-batch costs what a full one does, with one sequence to a row, and its share of the optimizer's update.
 - A checkpoint is written beside the run; what waits for it is the copy to the hosts and its hashes.
 - Candidates are written evenly over a proposer's session and evaluated as they come, on all replicas.
