@@ -34,7 +34,7 @@ class RunPlan:
         largest: what fits; None where the limit is unknown.
         hours: of the run; None where a step does not fit or has no bound.
         full_hours: the same if every episode samples its whole budget.
-        hand_over: with the search phases on one host; None where the topology is one, or there is no search.
+        hand_over: with the search phases on one host; None where the topology is one, or a kind of phase is missing.
         why_no_hours: what is missing then.
     """
 
@@ -214,7 +214,7 @@ def _times(
         hours = run_hours(clock, counts, commits)
         full = run_hours(Clock(fleet, plans, topology.chip, calibration, budget), counts, commits)
         other = None
-        if counts.searches and fleet.hosts > 1:
+        if counts.searches and counts.cycles and fleet.hosts > 1:
             host = Clock(fleet.on_one_host(), plans, topology.chip, calibration, assumed)
             other = handed_over(hours, clock, host, counts)
     except PlanError as error:

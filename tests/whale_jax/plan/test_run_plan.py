@@ -201,6 +201,7 @@ def test_handing_over_frees_the_pod_while_a_proposer_writes(planned):
     quick = planned().as_json("2b")["stop_after_weight_phase"]
     assert quick["saved_chip_hours"] < slow["saved_chip_hours"]
     assert planned("--schedule=weight_only").hand_over is None
+    assert planned("--schedule=harness_only").hand_over is None
 
 
 def test_the_page_says_what_to_change(planned):
