@@ -3,6 +3,10 @@
     python -m whale_jax.plan --model=2b --topology=v5e:4x4 --step=train --batch=16 --seq_len=32768
     python -m whale_jax.plan --model=4b --topology=v5p:2x2x2 --step=decode --batch=64 --seq_len=32768 --fit --json
 
+With a flagfile, a whole run: every stage together, hours and money (`run_command`).
+
+    python -m whale_jax.plan --flagfile=configs/searchqa_2b.flags --topology=v5e:4x4
+
 Exit status: 0 when the plan was made, whether it fits or not; 2 for settings that no plan can be made of.
 """
 
@@ -14,6 +18,7 @@ from typing import Any
 import jax
 from absl import app, flags
 
+from whale_jax.plan import run_command
 from whale_jax.plan.chips import CHIPS, TopologyError, topology
 from whale_jax.plan.hlo import HloError
 from whale_jax.plan.live import Spread
@@ -24,6 +29,7 @@ from whale_jax.plan.sizes import SIZES, config_of
 from whale_jax.qwen3_5.config import ConfigError
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import AXES, ShardingError
+from whale_jax.training.optimizer import OptimizerName
 
 
 def define(values: flags.FlagValues) -> None:
@@ -40,6 +46,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seq_len", 32_768, "positions of a row, or the room of a slot", lower_bound=1, **own)
     flags.DEFINE_integer("chunk_len", 512, "new tokens per row of an extend step", lower_bound=1, **own)
     flags.DEFINE_enum_class("remat", Remat.LAYER, Remat, "what the backward pass of training recomputes", **own)
+    flags.DEFINE_enum_class("optimizer", OptimizerName.ADAMW, OptimizerName, "update rule of training", **own)
     flags.DEFINE_enum_class("live", Spread.LONG_TAIL, Spread, "how the live lengths of slots are spread", **own)
     flags.DEFINE_bool("dense", False, "give every slot pages for its whole room", **own)
     for axis in AXES:
@@ -66,6 +73,7 @@ def run(values: flags.FlagValues) -> int:
             values.seq_len,
             values.chunk_len,
             remat=values.remat,
+            optimizer=values.optimizer,
             spread=values.live,
             dense=values.dense,
         )
@@ -97,5 +105,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    if run_command.asks(sys.argv):
+        from whale_jax.main import use_all_cores  # the rest of a plan does without the main job
+
+        use_all_cores()  # --topology=here: the devices that a run would have
+        sys.exit(run_command.run(sys.argv))
     define(flags.FLAGS)
     app.run(main)

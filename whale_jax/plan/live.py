@@ -15,10 +15,12 @@ class Spread(StrEnum):
         UNIFORM: evenly between empty and full.
         LONG_TAIL: log-normal, sigma 1, its median at 1/8 of the room, cut off at the room: most conversations are
             short, one in ten takes 45 % of the room or more, one in fifty all of it.
+        FULL: all of the room, in every slot: the most that there can be.
     """
 
     UNIFORM = "uniform"
     LONG_TAIL = "long_tail"
+    FULL = "full"
 
 
 def live_lengths(spread: Spread, slots: int, room: int) -> list[int]:
@@ -26,6 +28,8 @@ def live_lengths(spread: Spread, slots: int, room: int) -> list[int]:
     middles = [(slot + 0.5) / slots for slot in range(slots)]
     if spread is Spread.UNIFORM:
         return [max(1, int(part * room)) for part in middles]
+    if spread is Spread.FULL:
+        return [max(1, room - 1)] * slots
     normal = NormalDist()
     return [
         max(1, min(room - 1, int(_MEDIAN_SHARE * room * math.exp(_SIGMA * normal.inv_cdf(part))))) for part in middles

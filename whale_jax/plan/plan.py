@@ -71,6 +71,7 @@ class Plan:
             "batch": work.batch,
             "seq_len": work.seq_len,
             "remat": work.remat.value,
+            "optimizer": work.optimizer.value,
             "mesh": dict(zip(AXES, self.mesh, strict=True)),
             "fits": self.fits,
             "spare_bytes": self.spare_bytes,

@@ -34,7 +34,7 @@ from whale_jax.qwen3_5.sharding import (
 )
 from whale_jax.serving.driver import Sampling
 from whale_jax.serving.sampling import MAX_STOP_IDS, Controls, sample
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.step import TrainStep
 
 LOSS_CHUNK = 256
@@ -42,9 +42,6 @@ LOSS_CHUNK = 256
 
 MAX_TOP_K = 20
 """As the engine's default."""
-
-WEIGHT_BYTES = CACHE_BYTES = 2
-"""Serving keeps weights, keys, values and conv windows in bf16."""
 
 
 class Step(StrEnum):
@@ -65,6 +62,8 @@ class Work:
         spread: of the live lengths of slots.
         dense: every slot has pages for its whole room; otherwise a replica has the pages that the live lengths take,
             and one more for every slot.
+        optimizer: the update rule of training.
+        compute_dtype: of activations, and of what serving keeps: weights, keys, values and conv windows.
     """
 
     config: Qwen35Config
@@ -75,11 +74,18 @@ class Work:
     spread: Spread = Spread.LONG_TAIL
     dense: bool = False
     remat: Remat = Remat.LAYER
+    optimizer: OptimizerName = OptimizerName.ADAMW
+    compute_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         for name in ("batch", "seq_len", "chunk_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be >= 1, got {getattr(self, name)}")
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of one entry in the compute dtype."""
+        return jnp.dtype(self.compute_dtype).itemsize
 
     @property
     def model_flops(self) -> float:
@@ -133,7 +139,7 @@ def default_mesh(work: Work, chips: int, hbm_bytes: float | None) -> tuple[int, 
         )
     if work.step is Step.TRAIN:
         return 1, chips // splits[0], splits[0]
-    weights = model_cost.parameter_count(work.config) * WEIGHT_BYTES
+    weights = model_cost.parameter_count(work.config) * work.entry_bytes
     for tensor in splits:
         slots = work.batch * tensor // chips
         cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_cache(work, slots, 1)))
@@ -156,10 +162,10 @@ def programs(work: Work, mesh_shape: tuple[int, int, int], devices: Any) -> Plan
 def _train(work: Work, placement: Placement) -> Planned:
     step = TrainStep(
         work.config,
-        make_optimizer(OptimizerSettings()),
+        make_optimizer(OptimizerSettings(name=work.optimizer)),
         sampling=Sampling(),
         loss_chunk=LOSS_CHUNK,
-        compute_dtype=jnp.bfloat16,
+        compute_dtype=jnp.dtype(work.compute_dtype),
         placement=placement,
         remat=work.remat,
     )
@@ -167,7 +173,11 @@ def _train(work: Work, placement: Placement) -> Planned:
     tokens = work.batch // placement.row_shards * work.seq_len
     return Planned(
         lowered=step.lower(work.batch, work.seq_len),
-        state_bytes={"parameters": params, "optimizer": 2 * params, "gradients": params},
+        state_bytes={
+            "parameters": params,
+            "optimizer": _bytes_per_chip(step.opt_state_shapes()),
+            "gradients": params,
+        },
         argument_kinds={
             "accumulate": ("parameters", "gradients"),
             "apply": ("parameters", "optimizer", "gradients"),
@@ -184,7 +194,8 @@ def _serve(work: Work, placement: Placement) -> Planned:
         raise ShardingError(
             f"--fsdp={mesh.shape[FSDP]}: serving keeps whole replicas; it must be 1 for --step={work.step}"
         )
-    params = _params(config, placement, jnp.bfloat16)
+    dtype, entry_bytes = jnp.dtype(work.compute_dtype), work.entry_bytes
+    params = _params(config, placement, dtype)
     cache = jax.tree.map(
         _placed, _cache(work, work.batch // placement.row_shards, placement.row_shards), placement.cache
     )
@@ -206,7 +217,7 @@ def _serve(work: Work, placement: Placement) -> Planned:
         step, tokens = _extend, per_slot(jnp.int32, work.chunk_len)
 
     def replica(params: Params, cache: model.Cache, tokens: Array, given: Array, controls: Controls) -> Any:
-        hidden, cache = step(config, params, tokens, given, cache)
+        hidden, cache = step(config, params, tokens, given, cache, dtype)
         return cache, sample(model.unembed(config, params, hidden), cache.length, controls, max_top_k=MAX_TOP_K)
 
     parts: Any = {
@@ -229,10 +240,10 @@ def _serve(work: Work, placement: Placement) -> Planned:
     if work.step is Step.DECODE:
         tensor = mesh.shape[TENSOR]
         by_kind = model_cost.decode_floor_bytes(
-            config, len(lengths), sum(lengths) / len(lengths), weight_bytes=WEIGHT_BYTES, cache_bytes=CACHE_BYTES
+            config, len(lengths), sum(lengths) / len(lengths), weight_bytes=entry_bytes, cache_bytes=entry_bytes
         )
         floor = sum(by_kind.values()) / tensor
-        per_position = 2 * config.num_kv_heads * config.head_dim * CACHE_BYTES
+        per_position = 2 * config.num_kv_heads * config.head_dim * entry_bytes
         positions = sum(kernel_reads(length + 1, -(-work.seq_len // PAGE), PAGE) for length in lengths)
         flops = model_cost.attention_flops(config, sum(lengths)) / config.num_groups
         kernels["paged_attention"] = Kernel(positions * per_position / tensor, flops / tensor)
@@ -247,18 +258,18 @@ def _serve(work: Work, placement: Placement) -> Planned:
 
 
 def _extend(
-    config: Qwen35Config, params: Params, tokens_BxC: Array, count_B: Array, cache: model.Cache
+    config: Qwen35Config, params: Params, tokens_BxC: Array, count_B: Array, cache: model.Cache, dtype: Any
 ) -> tuple[Array, model.Cache]:
     """The hidden state [B, D] of each row's last token, as the engine's extend step takes it."""
-    hidden, cache = model.extend(config, params, tokens_BxC, count_B, cache, compute_dtype=jnp.bfloat16)
+    hidden, cache = model.extend(config, params, tokens_BxC, count_B, cache, compute_dtype=dtype)
     last = jnp.maximum(count_B - 1, 0)
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], cache
 
 
 def _decode(
-    config: Qwen35Config, params: Params, tokens_B: Array, active_B: Array, cache: model.Cache
+    config: Qwen35Config, params: Params, tokens_B: Array, active_B: Array, cache: model.Cache, dtype: Any
 ) -> tuple[Array, model.Cache]:
-    return model.decode(config, params, tokens_B, active_B, cache, compute_dtype=jnp.bfloat16)
+    return model.decode(config, params, tokens_B, active_B, cache, compute_dtype=dtype)
 
 
 def _params(config: Qwen35Config, placement: Placement, dtype: Any) -> Any:
@@ -277,7 +288,9 @@ def _cache(work: Work, slots: int, replicas: int) -> Any:
     if not work.dense:
         count = min(count, pages_in_use(live_lengths(work.spread, slots, work.seq_len), size) + slots)
     return jax.eval_shape(
-        lambda: model.init_cache(work.config, slots * replicas, work.seq_len, jnp.bfloat16, page_count=count * replicas)
+        lambda: model.init_cache(
+            work.config, slots * replicas, work.seq_len, jnp.dtype(work.compute_dtype), page_count=count * replicas
+        )
     )
 
 

@@ -12,7 +12,7 @@ def table(work: Work, topology: Topology, model: str, plan: Plan) -> str:
     chips = len(topology.devices)
     lines = [
         f"{model} {work.step.value}, batch {work.batch} x {work.seq_len}, {chips} chips ({topology.name}: {mesh})"
-        + (f", remat {work.remat.value}" if work.step is Step.TRAIN else ""),
+        + (f", remat {work.remat.value}, {work.optimizer.value}" if work.step is Step.TRAIN else ""),
         _verdict(plan),
         "",
         "memory per chip (GiB)",

@@ -26,6 +26,11 @@ class OptimizerName(StrEnum):
     ADAFACTOR = "adafactor"
     """Second moments as a row and a column per matrix, no first moment (Shazeer and Stern 2018): about 0 bytes."""
 
+    @property
+    def state_bytes(self) -> int:
+        """Of the optimizer's state, per parameter."""
+        return {OptimizerName.ADAMW: 8, OptimizerName.LION: 2, OptimizerName.ADAFACTOR: 0}[self]
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
