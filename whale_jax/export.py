@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from absl import flags as absl_flags
 
 from whale_jax.assemble import checkpoint_directory, optimizer_settings
-from whale_jax.config import ConfigError, RunConfig
+from whale_jax.config import ConfigError, RunConfig, on_this_machine
 from whale_jax.flags import refuse_leftovers
 from whale_jax.main import print_errors
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
@@ -70,7 +70,7 @@ def _read_config(path: Path) -> tuple[RunConfig, str]:
     """The run's settings, and the SHA-256 of the weights that it started from."""
     record = read_record(path)
     try:
-        return RunConfig.from_values(record["settings"]), record["inputs"]["weights"]
+        return RunConfig.from_values(on_this_machine(record["settings"])), record["inputs"]["weights"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not the settings of a run of this version ({error})") from error
 

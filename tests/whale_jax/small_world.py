@@ -104,6 +104,12 @@ class Gradient:
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return TrainState(params, {"m": jax.tree.map(jnp.zeros_like, params)}, jnp.zeros((), jnp.int32))
 
+    def place(self, params: Any) -> Any:
+        return jax.tree.map(jnp.asarray, params)
+
+    def shapes(self, params: Any) -> TrainState:
+        return jax.eval_shape(self.init, params)
+
     def warm_up(self, state: TrainState, shapes: Any) -> None:
         pass
 

@@ -1,0 +1,161 @@
+"""What every process but 0 does in a run: it makes the steps that process 0 orders, and runs the groups it is handed."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from harness_search.contract import Budgets
+from whale_jax.assemble import Parts, make_policy, make_rollouts
+from whale_jax.config import RunConfig
+from whale_jax.hosts.channel import HostsError, Message
+from whale_jax.hosts.follower import Follower
+from whale_jax.hosts.traces import Requests, packed, unpacked
+from whale_jax.policy import Policy
+from whale_jax.report.busy import BusyClock
+from whale_jax.rollout.runner import RolloutRunner
+from whale_jax.serving.driver import Driver
+from whale_jax.stages import StageClock
+from whale_jax.swap import Swap
+from whale_jax.training.checkpoint import CheckpointError
+from whale_jax.training.step import TrainingDiverged
+
+
+def follow(hosts: Follower, config: RunConfig, parts: Parts) -> Message:
+    """Follows process 0 to the end of the run.
+
+    Returns:
+        The order to stop, with the exit status and a reason.
+    """
+    clock = BusyClock()
+    driver, runner = make_rollouts(config, parts, clock)
+    with driver:
+        return asyncio.run(_follow(hosts, Steps(hosts, parts, driver, clock), Groups(hosts, parts, driver, runner, clock)))
+
+
+async def _follow(hosts: Follower, steps: "Steps", groups: "Groups") -> Message:
+    orders = hosts.orders()
+    try:
+        while True:
+            message = await orders.get()
+            if message.kind == "stop":
+                return message
+            if message.kind == "group":
+                groups.start(message)
+            elif message.kind == "drop":
+                await groups.drop(message.fields["job"])
+            else:
+                steps.make(message)
+    except HostsError:
+        if hosts.stopped is None:
+            raise
+        return hosts.stopped
+    finally:
+        await groups.close()
+        steps.close()
+
+
+class Steps:
+    """The steps that all processes make together."""
+
+    def __init__(self, hosts: Follower, parts: Parts, driver: Driver, clock: BusyClock) -> None:
+        self._hosts, self._parts, self._driver, self._clock = hosts, parts, driver, clock
+        self._policies: list[tuple[Policy, Swap]] = []
+        self._verbs: dict[str, Callable[..., Any]] = {
+            "move_to": lambda policy, swap, step: policy.move_to(step),
+            "warm_up": lambda policy, swap: policy.warm_up(),
+            "train": lambda policy, swap, traces: policy.train(traces),
+            "snapshot": lambda policy, swap: policy.snapshot(),
+            "restore_unfinished": lambda policy, swap, step: policy.restore_unfinished(step),
+            "serve": lambda policy, swap, step: swap.serve(step),
+            "forget": lambda policy, swap: swap.forget(),
+            "hold": lambda policy, swap, step: policy.hold(step),
+            "bring": lambda policy, swap, name, index: policy.bring(name, index),
+            "close": lambda policy, swap: policy.close(),
+        }
+
+    def make(self, message: Message) -> None:
+        """Makes one step, once all are ready for it.
+
+        What process 0 does not find in a checkpoint, or finds diverged, it finds for all, and decides. Any other failure
+        it is told, and then stops everybody.
+        """
+        fields = dict(message.fields)
+        self._hosts.channel.send("ready")
+        self._hosts.within("go")
+        try:
+            if message.kind == "policy":
+                self._policies.append(self._policy(RunConfig.from_values(fields["settings"])))
+                return
+            if message.kind == "train":
+                fields["traces"] = unpacked(message.blobs[0]) if message.blobs else []
+            policy, swap = self._policies[fields.pop("policy")]
+            self._verbs[message.kind](policy, swap, **fields)
+        except HostsError:
+            raise
+        except (CheckpointError, TrainingDiverged):
+            return
+        except Exception as error:
+            self._hosts.channel.send("broken", text=f"{message.kind}: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Gives the training states up."""
+        for policy, _ in self._policies:
+            policy.close()
+
+    def _policy(self, config: RunConfig) -> tuple[Policy, Swap]:
+        policy = make_policy(config, self._parts, Path(), self._clock, self._hosts)
+        return policy, Swap(policy, self._driver, jnp.dtype(config.model.compute_dtype), StageClock())
+
+
+class Groups:
+    """The groups that this process was handed."""
+
+    def __init__(
+        self, hosts: Follower, parts: Parts, driver: Driver, runner: RolloutRunner, clock: BusyClock
+    ) -> None:
+        self._hosts, self._driver, self._runner, self._clock = hosts, driver, runner, clock
+        self._requests = Requests(parts.splits)
+        self._running: dict[int, set[asyncio.Task[None]]] = {}
+
+    def start(self, message: Message) -> None:
+        """Begins a group; its traces are sent as they finish."""
+        tasks = self._running.setdefault(message.fields["job"], set())
+        task = asyncio.create_task(self._run(message))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def drop(self, job: int) -> None:
+        """Cancels what is in flight of a job, and says when nothing is."""
+        await self._cancel(job)
+        self._hosts.channel.send("dropped", job=job)
+
+    async def close(self) -> None:
+        """Cancels everything in flight, and ends what is kept warm."""
+        for job in list(self._running):
+            await self._cancel(job)
+        await self._runner.close()
+
+    async def _cancel(self, job: int) -> None:
+        tasks = self._running.pop(job, set())
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, message: Message) -> None:
+        fields, send = message.fields, self._hosts.channel.send
+        place = {"job": fields["job"], "group": fields["group"]}
+        requests = [self._requests.read(request) for request in fields["requests"]]
+        source, budgets = bytes(message.blobs[0]).decode(), Budgets(**fields["budgets"])
+        try:
+            async with aclosing(self._runner.run(source, requests, budgets=budgets)) as traces:
+                async for trace in traces:
+                    send("trace", packed([trace]), **place)
+            send("done", counters=self._driver.stats(), busy_seconds=self._clock.seconds, **place)
+        except HostsError:
+            return  # process 0 is gone, and the channel says so
+        except Exception as error:
+            send("failed", error=type(error).__name__, text=str(error), **place)
