@@ -27,6 +27,9 @@ from whale_jax.training.weight_step import StepReport, train_on
 
 _log = logging.getLogger(__name__)
 
+_PARAMS = "params/"
+"""What the names of the weights in a training state begin with."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
@@ -232,8 +235,9 @@ class Policy:
             return self._state.params, self.version
         if step == 0:
             return self._train_step.place(self._initial.params), 0
-        state, meta = self._restore(step, self._train_step.shapes(self._initial.params))
-        return state.params, int(meta["version"])
+        shapes = self._train_step.shapes(self._initial.params).params
+        params, meta = self._restore(step, shapes, _PARAMS)
+        return params, int(meta["version"])
 
     def tensors_at(self, step: int) -> Any:
         """The weights after training step `step` in a tree of the same structure, for an export.
@@ -259,8 +263,8 @@ class Policy:
         """Before a step that every process makes with its policy of this number; see `Hosts.order`."""
         self._hosts.order(verb, policy=self._number, **fields)
 
-    def _restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        state, meta = self._checkpoints.restore(step, like)
+    def _restore(self, step: int, like: Any, part: str = "") -> tuple[Any, dict[str, Any]]:
+        state, meta = self._checkpoints.restore(step, like, part)
         expected = self._committed.get(step)
         if expected is not None and meta["weights"] != expected:
             raise CheckpointError(
@@ -293,7 +297,7 @@ class Tensor:
 
 def _weights(snapshot: Snapshot) -> str:
     """The SHA-256 over the parameters of a training state: `fingerprint` of them alone."""
-    prefix = "params/"
+    prefix = _PARAMS
     return combine(
         {name.removeprefix(prefix): one for name, one in snapshot.descriptions.items() if name.startswith(prefix)}
     )

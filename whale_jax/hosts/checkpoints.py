@@ -29,10 +29,10 @@ class LeadersCheckpoints(Checkpoints):
         )
         self._hosts = hosts
 
-    def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int, like: State, part: str = "") -> tuple[State, dict[str, Any]]:
         """As `Checkpoints.restore`, while all other processes restore too."""
         try:
-            arrays, meta = self.read(step, like)
+            arrays, meta = self.read(step, like, part)
         except CheckpointError as error:
             self._hosts.tell(error=str(error))
             raise
@@ -48,7 +48,7 @@ class FollowersCheckpoints(Checkpoints):
         super().__init__(os.devnull, collect=hosts.collect)
         self._hosts = hosts
 
-    def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int, like: State, part: str = "") -> tuple[State, dict[str, Any]]:
         """What process 0 restores. Raises CheckpointError where it does."""
         told: Mapping[str, Any] = self._hosts.within("told").fields
         if "error" in told:

@@ -190,13 +190,15 @@ class Checkpoints:
             ) from error
         return saved
 
-    def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int, like: State, part: str = "") -> tuple[State, dict[str, Any]]:
         """Reads a checkpoint, to the bit.
 
         Args:
             step: a committed step.
             like: pytree of arrays or `jax.ShapeDtypeStruct` with the structure, dtypes, shapes and (where given)
                 shardings wanted.
+            part: what the names of the arrays begin with, where `like` is a part of the state (`params/`); the others
+                are not read.
 
         Returns:
             The state, and the record given to `save`.
@@ -205,33 +207,39 @@ class Checkpoints:
             CheckpointError: no such step, another structure than `like` (every difference is named), or damage.
         """
         abstract = {name: _abstract(leaf) for name, leaf in named_leaves(like).items()}
-        arrays, meta = self._read(step, like, ocp.checkpoint_utils.construct_restore_args(abstract))
+        arrays, meta = self._read(step, like, part, ocp.checkpoint_utils.construct_restore_args(abstract))
         return jax.tree.unflatten(jax.tree.structure(like), list(arrays.values())), meta
 
-    def read(self, step: int, like: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def read(self, step: int, like: Any, part: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """As `restore`, into arrays of this host, by name."""
-        return self._read(step, like, {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in named_leaves(like)})
+        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in named_leaves(like)}
+        return self._read(step, like, part, how)
 
-    def _read(self, step: int, like: Any, how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _read(self, step: int, like: Any, part: str, how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         self.wait()
         record = self._record(step)
         wanted = named_leaves(like)
-        _check_structure(f"{self.directory / str(step)}", record["arrays"], wanted)
-        item = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
-        request = ocp.args.PyTreeRestore(item=item, restore_args=dict(how))
+        saved = {name.removeprefix(part): one for name, one in record["arrays"].items() if name.startswith(part)}
+        _check_structure(f"{self.directory / str(step)}", saved, wanted)
+        request = ocp.args.PyTreeRestore(
+            item={part + name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in wanted.items()},
+            restore_args={part + name: one for name, one in how.items()},
+            partial_restore=bool(part),
+        )
         path = (self.directory / str(step) / "state").absolute()
         try:
             with self._checkpointer() as checkpointer:
                 arrays = checkpointer.restore(path, args=request)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error}. {self._others(step)}") from error
+        arrays = {name: arrays[part + name] for name in wanted}
         found = describe_all(arrays)
-        damaged = [name for name in wanted if found[name] != record["arrays"][name]]
+        damaged = [name for name in wanted if found[name] != saved[name]]
         if damaged:
             raise CheckpointError(
                 f"{path} is damaged: other bits than were saved in {', '.join(damaged)}. {self._others(step)}"
             )
-        return {name: arrays[name] for name in wanted}, record["meta"]
+        return arrays, record["meta"]
 
     def _checkpointer(self) -> ocp.Checkpointer:
         return ocp.Checkpointer(
