@@ -255,13 +255,16 @@ class MeshSettings:
         0, "mesh: parts of the weights and of the rows; 0 counts as 1 beside the others", operational=True, at_least=0
     )
     mesh_tensor: int = setting(
-        0, "mesh: parts of heads, features and vocabulary; 0 counts as 1 beside the others", operational=True, at_least=0
+        0,
+        "mesh: parts of heads, features and vocabulary; 0 counts as 1 beside the others",
+        operational=True,
+        at_least=0,
     )
 
     num_processes: int = setting(
         1,
-        "processes of this run, each with the same command and flags; more than 1 need a mesh, and find each other as on "
-        "a TPU pod, or by --coordinator_address and --process_id",
+        "processes of this run, each with the same command and flags; more than 1 need a mesh, and find each other as "
+        "on a TPU pod, or by --coordinator_address and --process_id",
         operational=True,
         at_least=1,
     )
@@ -461,7 +464,10 @@ class RunConfig:
             yield "--retriever_url needs --task_dir: the demo's questions are about the demo's corpus"
         mesh = self.mesh
         if mesh.num_processes > 1 and mesh.sizes is None:
-            yield f"--num_processes={mesh.num_processes} needs a mesh over all devices: --mesh_data, --mesh_fsdp, --mesh_tensor"
+            yield (
+                f"--num_processes={mesh.num_processes} needs a mesh over all devices: --mesh_data, --mesh_fsdp, "
+                "--mesh_tensor"
+            )
         if mesh.coordinator_address is not None:
             if mesh.num_processes == 1:
                 yield "--coordinator_address needs --num_processes greater than 1"

@@ -186,7 +186,8 @@ class Run:
             "checkpoint_bytes": sum(one.size for one in finished),
             "checkpoint_write_seconds": sum(one.seconds for one in finished),
         }
-        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap(), **stages, **idle, **saved, **memory()})
+        spent = {**self.meter.lap(), **stages, **idle, **saved, **memory()}
+        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **spent})
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""

@@ -25,6 +25,9 @@ from whale_jax.domains.task import Split, Task
 from whale_jax.domains.verdict import Verdict
 from whale_jax.evaluation.evaluate import Evaluation
 from whale_jax.hand_over import hand_over
+from whale_jax.hosts.checkpoints import make_checkpoints
+from whale_jax.hosts.hosts import Alone, Hosts, MeanBusy
+from whale_jax.hosts.rollouts import over_all_hosts
 from whale_jax.main import _alternate
 from whale_jax.pair import Pair
 from whale_jax.policy import Initial, Policy
@@ -39,7 +42,6 @@ from whale_jax.rundir import Inputs
 from whale_jax.schedule import make_schedule
 from whale_jax.serving.driver import Sampling
 from whale_jax.stages import StageClock
-from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import StepMetrics, TrainState
@@ -158,10 +160,8 @@ def tasks(split: Split) -> list[Task]:
     ]
 
 
-@contextmanager
-def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
-    """A run on `directory`, as `assemble` would make it."""
-    directory.mkdir(exist_ok=True)
+def small_rollouts(config: RunConfig) -> tuple[Driver, RolloutRunner]:
+    """Driver and runner, as `assemble.make_rollouts` would make them."""
     driver = Driver(FakeCodec())
     domain: Any = Domain()
     runner = RolloutRunner(
@@ -176,18 +176,36 @@ def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
         limits=RolloutLimits(window=2000),
         start_worker=start_worker,
     )
-    initial = Initial(directory, MODEL, PARAMS, fingerprint(PARAMS))
-    training, splits = config.training, {split: tasks(split) for split in Split}
-    kept = Checkpoints(directory / "checkpoints", keep_last=training.keep_last, keep_every=training.keep_every)
-    gradient: Any = Gradient()
-    policy = Policy(
-        initial,
-        gradient,
-        TaskSampler([task.id for task in splits[Split.WEIGHT]], seed=config.run.seed),
-        kept,
-        Checkpoints(directory / "unfinished", keep_last=1),
+    return driver, runner
+
+
+def small_policy(directory: Path, config: RunConfig, hosts: Hosts, gradient: Any = None) -> Policy:
+    """A policy, as `assemble.make_policy` would make it."""
+    training = config.training
+    return Policy(
+        Initial(directory, MODEL, PARAMS, fingerprint(PARAMS)),
+        gradient or Gradient(),
+        TaskSampler([task.id for task in tasks(Split.WEIGHT)], seed=config.run.seed),
+        make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every),
+        make_checkpoints(hosts, directory / "unfinished", keep_last=1),
         training,
+        hosts,
+        hosts.policy(config),
     )
+
+
+@contextmanager
+def small_run(
+    directory: Path, config: RunConfig, hosts: Hosts | None = None, gradient: Any = None
+) -> Iterator[Run]:
+    """A run on `directory`, as `assemble` would make it."""
+    directory.mkdir(exist_ok=True)
+    hosts = hosts or Alone()
+    driver, local = small_rollouts(config)
+    budgets = Budgets(assistant_tokens=200, turns=4, tool_calls=3, wall_seconds=30.0)
+    domain: Any = Domain()
+    splits = {split: tasks(split) for split in Split}
+    policy = small_policy(directory, config, hosts, gradient)
 
     async def valid(source: str, known: Any) -> list[str]:
         return []
@@ -202,16 +220,16 @@ def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
         splits=splits,
         schedule=make_schedule(config.schedule, num_tasks=6, prompts_per_step=config.rollout.prompts_per_step),
         policy=policy,
-        initial_pair=Pair(0, initial.weights, H0),
+        initial_pair=Pair(0, fingerprint(PARAMS), H0),
         driver=driver,  # type: ignore[arg-type]
         codec=driver.codec,  # type: ignore[arg-type]
-        runner=runner,
-        budgets=Budgets(assistant_tokens=200, turns=4, tool_calls=3, wall_seconds=30.0),
+        runner=over_all_hosts(local, hosts, budgets=budgets, episodes=2),
+        budgets=budgets,
         proposer=Proposer(),
         validator=validator,
         progress=progress,
         stages=StageClock(),
-        meter=Meter(MODEL, driver.stats, clock, 0.0),
+        meter=Meter(MODEL, lambda: hosts.totals(driver.stats()), MeanBusy(clock, hosts), 0.0),
         scratch=SimpleNamespace(),  # type: ignore[arg-type]
     )
     try:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import harness_search
 import whale_jax
 from whale_jax.config import ConfigError, RunConfig
+from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.leader import Leader
 from whale_jax.rundir import INPUT_NAMES, Inputs, environment
@@ -28,6 +31,8 @@ def agree(hosts: Leader | Follower, config: RunConfig, inputs: Inputs) -> None:
         ConfigError: in process 0, naming each host and difference.
         HostsError: a process is gone; in the others also when process 0 stops.
     """
+    if jax.process_index() != hosts.process:
+        raise HostsError(f"this is process {hosts.process} of the run, and process {jax.process_index()} for its devices")
     mine = {"settings": config.values(), "inputs": dataclasses.asdict(inputs), "environment": versions()}
     if isinstance(hosts, Follower):
         hosts.channel.send("hello", **mine)

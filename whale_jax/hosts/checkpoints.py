@@ -1,4 +1,4 @@
-"""Checkpoints of a state that is divided over several processes: process 0 reads and writes, parts travel between hosts.
+"""Checkpoints of a state that is divided over processes: process 0 reads and writes, parts travel between hosts.
 
 So the run directory is process 0's alone and need not be shared. Beside the state on the devices, the host of process 0
 holds one copy while it is saved or restored; the other hosts hold a part of one array.

@@ -1,7 +1,7 @@
-"""What every process but 0 does in a run: it makes the steps that process 0 orders, and runs the groups it is handed."""
+"""What every process but 0 does in a run: the steps that process 0 orders, and the groups of episodes it is handed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from harness_search.contract import Budgets
 from whale_jax.assemble import Parts, make_policy, make_rollouts
 from whale_jax.config import RunConfig
+from whale_jax.domains.task import Split, Task
 from whale_jax.hosts.channel import HostsError, Message
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.traces import Requests, packed, unpacked
@@ -32,11 +33,17 @@ def follow(hosts: Follower, config: RunConfig, parts: Parts) -> Message:
     """
     clock = BusyClock()
     driver, runner = make_rollouts(config, parts, clock)
+
+    def make(settings: RunConfig) -> tuple[Policy, Swap]:
+        policy = make_policy(settings, parts, Path(), clock, hosts)
+        return policy, Swap(policy, driver, jnp.dtype(settings.model.compute_dtype), StageClock())
+
     with driver:
-        return asyncio.run(_follow(hosts, Steps(hosts, parts, driver, clock), Groups(hosts, parts, driver, runner, clock)))
+        return asyncio.run(obey(hosts, Steps(hosts, make), Groups(hosts, parts.splits, driver, runner, clock)))
 
 
-async def _follow(hosts: Follower, steps: "Steps", groups: "Groups") -> Message:
+async def obey(hosts: Follower, steps: "Steps", groups: "Groups") -> Message:
+    """Takes orders until the one to stop, which is returned."""
     orders = hosts.orders()
     try:
         while True:
@@ -61,8 +68,11 @@ async def _follow(hosts: Follower, steps: "Steps", groups: "Groups") -> Message:
 class Steps:
     """The steps that all processes make together."""
 
-    def __init__(self, hosts: Follower, parts: Parts, driver: Driver, clock: BusyClock) -> None:
-        self._hosts, self._parts, self._driver, self._clock = hosts, parts, driver, clock
+    def __init__(self, hosts: Follower, make: Callable[[RunConfig], tuple[Policy, Swap]]) -> None:
+        """Args:
+        make: a policy of some settings, and what gives its weights to the engines here.
+        """
+        self._hosts, self._make = hosts, make
         self._policies: list[tuple[Policy, Swap]] = []
         self._verbs: dict[str, Callable[..., Any]] = {
             "move_to": lambda policy, swap, step: policy.move_to(step),
@@ -88,7 +98,7 @@ class Steps:
         self._hosts.within("go")
         try:
             if message.kind == "policy":
-                self._policies.append(self._policy(RunConfig.from_values(fields["settings"])))
+                self._policies.append(self._make(RunConfig.from_values(fields["settings"])))
                 return
             if message.kind == "train":
                 fields["traces"] = unpacked(message.blobs[0]) if message.blobs else []
@@ -106,19 +116,20 @@ class Steps:
         for policy, _ in self._policies:
             policy.close()
 
-    def _policy(self, config: RunConfig) -> tuple[Policy, Swap]:
-        policy = make_policy(config, self._parts, Path(), self._clock, self._hosts)
-        return policy, Swap(policy, self._driver, jnp.dtype(config.model.compute_dtype), StageClock())
-
 
 class Groups:
     """The groups that this process was handed."""
 
     def __init__(
-        self, hosts: Follower, parts: Parts, driver: Driver, runner: RolloutRunner, clock: BusyClock
+        self,
+        hosts: Follower,
+        splits: Mapping[Split, Sequence[Task]],
+        driver: Driver,
+        runner: RolloutRunner,
+        clock: BusyClock,
     ) -> None:
         self._hosts, self._driver, self._runner, self._clock = hosts, driver, runner, clock
-        self._requests = Requests(parts.splits)
+        self._requests = Requests(splits)
         self._running: dict[int, set[asyncio.Task[None]]] = {}
 
     def start(self, message: Message) -> None:

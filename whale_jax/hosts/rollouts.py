@@ -87,7 +87,9 @@ class HostsRunner:
             else:
                 requests = [request_to_json(request) for request in group.requests]
                 place = {"job": job.number, "group": group.number}
-                self._leader.send(host, "group", job.source.encode(), budgets=asdict(job.budgets), requests=requests, **place)
+                self._leader.send(
+                    host, "group", job.source.encode(), budgets=asdict(job.budgets), requests=requests, **place
+                )
 
     async def _run_here(self, job: _Job, group: Group) -> None:
         try:

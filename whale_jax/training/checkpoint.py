@@ -242,12 +242,9 @@ class Checkpoints:
         return arrays, record["meta"]
 
     def _checkpointer(self) -> ocp.Checkpointer:
-        return ocp.Checkpointer(
-            ocp.PyTreeCheckpointHandler(
-                multiprocessing_options=(options := ocp.options.MultiprocessingOptions(active_processes=self._processes))
-            ),
-            multiprocessing_options=options,
-        )
+        options = ocp.options.MultiprocessingOptions(active_processes=self._processes)
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+        return ocp.Checkpointer(handler, multiprocessing_options=options)
 
     def meta(self, step: int) -> dict[str, Any]:
         """The record given to `save`, without reading the arrays.

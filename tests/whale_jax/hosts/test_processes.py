@@ -1,0 +1,108 @@
+"""A run in several processes, each with two devices: the same journal, one end for all, and no process left behind."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.whale_jax.demo_run import environment
+from tests.whale_jax.small_world import outcome
+
+ROOT = Path(__file__).resolve().parents[3]
+MESH = ("--mesh_fsdp=4",)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Job:
+    """The processes of one small run."""
+
+    def __init__(self, run_dir: Path, count: int = 2, *flags: str, own: dict[int, tuple[str, ...]] | None = None, **env):
+        together = ()
+        if count > 1:
+            together = (f"--num_processes={count}", f"--coordinator_address=127.0.0.1:{free_port()}")
+        devices = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={2 if count > 1 else 4}"}
+        self.processes = []
+        for process in range(count):
+            mine = (f"--process_id={process}",) if count > 1 else ()
+            command = [sys.executable, "-m", "tests.whale_jax.hosts.small_job", str(run_dir)]
+            self.processes.append(
+                subprocess.Popen(
+                    [*command, *together, *mine, *flags, *(own or {}).get(process, ())],
+                    cwd=ROOT,
+                    env={**environment(run_dir.parent / "compiled"), **devices, **env},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+
+    def ends(self) -> list[tuple[int, str]]:
+        """Exit status and errors of each process."""
+        try:
+            errors = [process.communicate(timeout=120)[1] for process in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        return [(process.returncode, error) for process, error in zip(self.processes, errors, strict=True)]
+
+    def succeeds(self) -> None:
+        ends = self.ends()
+        assert [status for status, _ in ends] == [0] * len(ends), ends
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The outcome of the run in one process, with the devices and the mesh that several have together."""
+    directory = tmp_path_factory.mktemp("alone") / "run"
+    Job(directory, 1, *MESH).succeeds()
+    return outcome(directory)
+
+
+def test_two_processes_make_the_run_of_one_and_again(alone, tmp_path):
+    jobs = [Job(tmp_path / name, 2, *MESH) for name in ("once", "again")]
+    for job in jobs:
+        job.succeeds()
+    assert outcome(tmp_path / "once") == outcome(tmp_path / "again") == alone
+    lines = [json.loads(line) for line in (tmp_path / "once" / "metrics.jsonl").read_text().splitlines()]
+    accounts = [line for line in lines if line["kind"] == "account"]
+    assert all({"host_0_idle_seconds", "host_1_idle_seconds", "host_idle_share"} <= set(line) for line in accounts)
+    assert not (tmp_path / "once" / "unfinished").exists()
+
+
+def test_four_processes_make_it_too(alone, tmp_path):
+    Job(tmp_path / "run", 4, "--mesh_data=2", *MESH).succeeds()
+    assert outcome(tmp_path / "run") == alone
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_one_process_killed_ends_all_and_the_next_job_goes_on(alone, tmp_path, dies):
+    ends = Job(tmp_path / "run", 2, *MESH, DIE=f"{dies}.KILL.5").ends()
+    assert ends[dies][0] == -9
+    status, error = ends[1 - dies]
+    assert status == 3, ends
+    assert f"host {dies} (127.0.0.1) is lost: its connection ended" in error
+    Job(tmp_path / "run", 2, *MESH).succeeds()
+    assert outcome(tmp_path / "run") == alone
+
+
+def test_sigterm_on_any_process_ends_all_and_changes_nothing(alone, tmp_path):
+    ends = Job(tmp_path / "run", 2, *MESH, DIE="1.TERM.9").ends()
+    assert [status for status, _ in ends] == [5, 5], ends
+    Job(tmp_path / "run", 2, *MESH).succeeds()
+    assert outcome(tmp_path / "run") == alone
+
+
+def test_processes_with_other_flags_do_not_begin(tmp_path):
+    ends = Job(tmp_path / "run", 2, *MESH, own={1: ("--seed=7", "--candidates=1")}).ends()
+    assert [status for status, _ in ends] == [2, 2], ends
+    assert "host 1: --seed is 7 there, 0 here" in ends[0][1]
+    assert "host 1: --candidates is 1 there, 2 here" in ends[0][1]
+    assert not (tmp_path / "run" / "journal").exists()

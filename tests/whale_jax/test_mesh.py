@@ -1,0 +1,129 @@
+"""Training on a mesh: refused by name where it does not fit, and a run on it is a run like any other."""
+
+import asyncio
+
+import jax
+import numpy as np
+import pytest
+
+import whale_jax.hand_over
+from tests.whale_jax.small_world import MODEL, export, outcome, settings, small_run, whole
+from whale_jax.config import ConfigError, RunConfig
+from whale_jax.hosts.hosts import Alone
+from whale_jax.main import main
+from whale_jax.mesh import make_placement
+from whale_jax.qwen3_5.params import param_shapes
+from whale_jax.serving.driver import Sampling
+from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
+from whale_jax.training.packing import pack
+from whale_jax.training.rsft import TrainSequence
+from whale_jax.training.step import TrainStep
+
+TWO = {"mesh_fsdp": 2, "rows": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mesh_fsdp": 3}, "--mesh_data=1 --mesh_fsdp=3 --mesh_tensor=1: their product must be the number of devices, 2"),
+        ({"mesh_fsdp": 2, "rows": 3}, r"--rows=3: data \(1\) x fsdp \(2\) does not divide the rows of a batch: 3"),
+        ({"mesh_tensor": 2, "rows": 3}, r"tensor \(2\) does not divide the key/value heads: 1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_placement(RunConfig.from_values(changes), MODEL)
+
+
+def test_it_is_refused_before_anything_heavy(capsys, monkeypatch):
+    monkeypatch.setattr("whale_jax.assemble.load_domain", None)
+    assert main(["main", "--mesh_data=5", "--dry_run"]) == 2
+    assert "error: --mesh_data=5 --mesh_fsdp=1 --mesh_tensor=1: their product" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_processes": 2}, "--num_processes=2 needs a mesh over all devices"),
+        ({"coordinator_address": "a:1"}, "--coordinator_address needs --num_processes"),
+        ({"coordinator_address": "a", "num_processes": 2, "mesh_data": 2}, "must be host:port, got 'a'"),
+        ({"process_id": 1, "num_processes": 2, "mesh_data": 2}, "--process_id needs --coordinator_address"),
+        ({"process_id": 2, "num_processes": 2, "mesh_data": 2}, "--process_id must be < --num_processes"),
+        ({"host_timeout_seconds": 0.5}, "--host_timeout_seconds must be >= 1"),
+    ],
+)
+def test_settings_of_processes_that_contradict_each_other_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_values(changes)
+
+
+def test_mesh_and_processes_are_outside_the_configuration_hash():
+    other = {"mesh_data": 2, "num_processes": 2, "coordinator_address": "a:1", "process_id": 1}
+    assert RunConfig.from_values(other).hash() == RunConfig().hash()
+    assert RunConfig().mesh.sizes is None
+    assert RunConfig.from_values({"mesh_fsdp": 2}).mesh.sizes == (1, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def params():
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda shape: rng.normal(scale=0.1, size=shape).astype(np.float32),
+        param_shapes(MODEL),
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
+
+
+class Placed(TrainStep):
+    """The real step on two devices. What the stand-ins sample are bytes: they are brought into its vocabulary."""
+
+    def __init__(self):
+        config = RunConfig.from_values(TWO)
+        optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-2))
+        place = make_placement(config, MODEL)
+        super().__init__(MODEL, optimizer, sampling=Sampling(top_k=40), loss_chunk=64, placement=place)
+
+    def update(self, state, batches):
+        def small(batch):
+            return batch._replace(tokens=batch.tokens % 40, targets=batch.targets % 40)
+
+        return super().update(state, [small(batch) for batch in batches])
+
+
+def test_a_run_on_a_mesh_is_cut_and_goes_on_to_the_same_end(params, tmp_path, monkeypatch):
+    monkeypatch.setattr(whale_jax.hand_over, "export_checkpoint", export)
+    monkeypatch.setattr("tests.whale_jax.small_world.PARAMS", params)
+    config, step = settings(**TWO, row_len=256, max_len=256), Placed()
+    outcomes = []
+    for name, stops in (("whole", ["never"]), ("cut", ["weight_phase", "search_phase", "never"])):
+        for stop in stops:
+            job = RunConfig.from_values({**config.values(), "stop_after": stop})
+            with small_run(tmp_path / name, job, Alone(), step) as run:
+                if stop == "never":
+                    asyncio.run(whole(run))
+                    shardings = {leaf.sharding for leaf in jax.tree.leaves(run.policy.weights_at(run.policy.step)[0])}
+                    assert all(len(sharding.device_set) == 2 for sharding in shardings)
+                else:
+                    with pytest.raises(Exception, match=stop):
+                        asyncio.run(whole(run))
+        outcomes.append(outcome(tmp_path / name))
+    assert outcomes[0] == outcomes[1]
+    assert len({name for name in outcomes[0] if name.startswith("journal/")}) > 8
+
+
+def test_one_step_on_a_mesh_is_one_devices_up_to_rounding(params):
+    rng = np.random.default_rng(1)
+    mask = np.array([False] + [True] * 11)
+    sequences = [TrainSequence(rng.integers(1, 40, 12).astype(np.int32), mask, np.full(12, -1.0, np.float32)) for _ in range(4)]
+    optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-2, eps=1e-3))
+    results = []
+    for place in (None, make_placement(RunConfig.from_values(TWO), MODEL)):
+        step = TrainStep(MODEL, optimizer, sampling=Sampling(top_k=40), loss_chunk=16, placement=place)
+        state, metrics = step.update(step.init(params), pack(sequences, row_len=32, rows=2).batches)
+        results.append((jax.device_get(state.params), metrics))
+    (one, metrics), (other, expected) = results
+    assert metrics.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert metrics.mismatch is not None
+    assert metrics.mismatch.max == pytest.approx(expected.mismatch.max, rel=1e-4)
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
