@@ -98,7 +98,7 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mappin
             + "; ".join(different)
             + ". Use a fresh run directory, or the settings that it was started with"
         )
-    return _changes(old["environment"], record["environment"])
+    return _changes(old["environment"], record["environment"]) + _mesh_changes(old["settings"], config.values())
 
 
 def differences(record: Mapping[str, Any], config: RunConfig, inputs: Inputs, free: Container[str] = ()) -> list[str]:
@@ -240,6 +240,14 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
+
+
+def _mesh_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [
+        f"--{name} was {old.get(name, 0)}, is {new[name]}: training agrees with the run so far up to rounding"
+        for name in ("mesh_data", "mesh_fsdp", "mesh_tensor")
+        if old.get(name, 0) != new[name]
+    ]
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

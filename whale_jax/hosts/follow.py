@@ -134,10 +134,10 @@ class Groups:
 
     def start(self, message: Message) -> None:
         """Begins a group; its traces are sent as they finish."""
-        tasks = self._running.setdefault(message.fields["job"], set())
+        job = message.fields["job"]
         task = asyncio.create_task(self._run(message))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._running.setdefault(job, set()).add(task)
+        task.add_done_callback(lambda task: self._ended(job, task))
 
     async def drop(self, job: int) -> None:
         """Cancels what is in flight of a job, and says when nothing is."""
@@ -150,9 +150,15 @@ class Groups:
             await self._cancel(job)
         await self._runner.close()
 
+    def _ended(self, job: int, task: asyncio.Task[None]) -> None:
+        tasks = self._running.get(job, set())
+        tasks.discard(task)
+        if not tasks:
+            self._running.pop(job, None)
+
     async def _cancel(self, job: int) -> None:
-        tasks = self._running.pop(job, set())
-        for task in list(tasks):
+        tasks = list(self._running.get(job, ()))
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -125,11 +125,12 @@ class Follower:
 
         def give_up() -> None:
             print(f"error: {message.fields['text']}", file=sys.stderr, flush=True)
-            os._exit(message.fields["status"] or LOST_STATUS)
+            os._exit(message.fields["status"])
 
-        self._timer = threading.Timer(EXIT_SECONDS, give_up)
-        self._timer.daemon = True
-        self._timer.start()
+        if message.fields["status"]:  # a good end finds this process waiting for orders, not in a device program
+            self._timer = threading.Timer(EXIT_SECONDS, give_up)
+            self._timer.daemon = True
+            self._timer.start()
         self._deliver(message)
 
     def _deliver(self, message: Message) -> None:

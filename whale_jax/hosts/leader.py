@@ -152,7 +152,8 @@ class Leader:
         if message.kind in _ROLLOUTS:
             self.on_rollouts(host, message)
         elif message.kind == "terminated":
-            os.kill(os.getpid(), signal.SIGTERM)  # this process's own handler ends the run at a boundary
+            if not self._ended:
+                os.kill(os.getpid(), signal.SIGTERM)  # this process's own handler ends the run at a boundary
         elif message.kind == "bye":
             self._left(host, message.fields["status"])
         elif message.kind == "broken":
@@ -168,8 +169,9 @@ class Leader:
         self._fail(text)
 
     def _left(self, host: int, status: int) -> None:
-        if status == PREEMPTED:
+        if status == PREEMPTED and not self._ended:
             os.kill(os.getpid(), signal.SIGTERM)
+            return
         self._fail(f"host {host} ended by itself with exit status {status}; its output says why")
 
     def _fail(self, text: str) -> None:

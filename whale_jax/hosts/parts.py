@@ -33,7 +33,7 @@ def mine(leaf: jax.Array, process: int, index: tuple[int, ...] = ()) -> Iterator
     shards = {_bounds(shard.index, leaf.shape): shard for shard in leaf.addressable_shards}
     for bounds, holders in parts(leaf.sharding, leaf.shape).items():
         if holders[0] == process:
-            yield np.ascontiguousarray(np.asarray(shards[bounds].data)[index])
+            yield np.asarray(np.asarray(shards[bounds].data)[index], order="C")
 
 
 def collect(leaf: jax.Array, bring: Callable[[int], bytes | bytearray], index: tuple[int, ...] = ()) -> np.ndarray:
@@ -61,7 +61,7 @@ def spread(array: np.ndarray, sharding: Sharding, give: Callable[[int, memoryvie
         give: sends a part to a process, which takes it with `take`.
     """
     for bounds, holders in parts(sharding, array.shape).items():
-        part = np.ascontiguousarray(array[tuple(slice(*limits) for limits in bounds)])
+        part = np.asarray(array[tuple(slice(*limits) for limits in bounds)], order="C")
         for process in holders:
             if process != 0:
                 give(process, raw(part))

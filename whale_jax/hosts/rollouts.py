@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 
 from harness_search.contract import Budgets, HarnessError
@@ -87,9 +87,10 @@ class HostsRunner:
             else:
                 requests = [request_to_json(request) for request in group.requests]
                 place = {"job": job.number, "group": group.number}
-                self._leader.send(
-                    host, "group", job.source.encode(), budgets=asdict(job.budgets), requests=requests, **place
-                )
+                with suppress(HostsError):  # `_failed` ends the job of who is gone
+                    self._leader.send(
+                        host, "group", job.source.encode(), budgets=asdict(job.budgets), requests=requests, **place
+                    )
 
     async def _run_here(self, job: _Job, group: Group) -> None:
         try:
@@ -109,7 +110,8 @@ class HostsRunner:
         await asyncio.gather(*job.here, return_exceptions=True)
         if job.running_on and self._leader.failure is None:
             for host in list(job.running_on):
-                self._leader.send(host, "drop", job=job.number)
+                with suppress(HostsError):
+                    self._leader.send(host, "drop", job=job.number)
             await job.dropped.wait()
         del self._jobs[job.number]
         if self._leader.failure is None:
