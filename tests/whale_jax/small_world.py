@@ -248,7 +248,7 @@ async def whole(run: Run, preemption: Preemption | None = None) -> Evaluation:
     """The run to its end, the returned pair handed over; `export` is to stand in for `hand_over.export_checkpoint`."""
     returned = await (alternate(run) if preemption is None else _alternate(run, preemption))
     best = returned.returned.pair
-    hand_over(run.dir / "export", best, run.dir, lambda: run.policy.weights_at(best.step)[0])
+    hand_over(run.dir / "export", best, run.dir, lambda: run.policy.tensors_at(best.step))
     return returned.returned_test
 
 
