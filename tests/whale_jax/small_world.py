@@ -195,9 +195,7 @@ def small_policy(directory: Path, config: RunConfig, hosts: Hosts, gradient: Any
 
 
 @contextmanager
-def small_run(
-    directory: Path, config: RunConfig, hosts: Hosts | None = None, gradient: Any = None
-) -> Iterator[Run]:
+def small_run(directory: Path, config: RunConfig, hosts: Hosts | None = None, gradient: Any = None) -> Iterator[Run]:
     """A run on `directory`, as `assemble` would make it."""
     directory.mkdir(exist_ok=True)
     hosts = hosts or Alone()

@@ -25,7 +25,10 @@ TWO = {"mesh_fsdp": 2, "rows": 2}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mesh_fsdp": 3}, "--mesh_data=1 --mesh_fsdp=3 --mesh_tensor=1: their product must be the number of devices, 2"),
+        (
+            {"mesh_fsdp": 3},
+            "--mesh_data=1 --mesh_fsdp=3 --mesh_tensor=1: their product must be the number of devices, 2",
+        ),
         ({"mesh_fsdp": 2, "rows": 3}, r"--rows=3: data \(1\) x fsdp \(2\) does not divide the rows of a batch: 3"),
         ({"mesh_tensor": 2, "rows": 3}, r"tensor \(2\) does not divide the key/value heads: 1"),
     ],
@@ -114,7 +117,9 @@ def test_a_run_on_a_mesh_is_cut_and_goes_on_to_the_same_end(params, tmp_path, mo
 def test_one_step_on_a_mesh_is_one_devices_up_to_rounding(params):
     rng = np.random.default_rng(1)
     mask = np.array([False] + [True] * 11)
-    sequences = [TrainSequence(rng.integers(1, 40, 12).astype(np.int32), mask, np.full(12, -1.0, np.float32)) for _ in range(4)]
+    sequences = [
+        TrainSequence(rng.integers(1, 40, 12).astype(np.int32), mask, np.full(12, -1.0, np.float32)) for _ in range(4)
+    ]
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-2, eps=1e-3))
     results = []
     for place in (None, make_placement(RunConfig.from_values(TWO), MODEL)):

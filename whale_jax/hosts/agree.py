@@ -20,7 +20,7 @@ HOST_LOCAL = frozenset(
     ["run_dir", "fork_from", "stop_after", "checkpoint", "harness", "task_dir", "retriever_url", "judge_cache",
      "sandbox", "coordinator_address", "process_id", "grace_seconds", "profile_step", "keep_last", "keep_every"]
 )  # fmt: skip
-"""Settings that may differ between processes: places of inputs, whose content is compared, and what one of them does."""
+"""Settings that may differ between processes: places of inputs, whose content is compared, and what only one does."""
 _HARDWARE = frozenset(["cpus"])
 
 
@@ -32,7 +32,9 @@ def agree(hosts: Leader | Follower, config: RunConfig, inputs: Inputs) -> None:
         HostsError: a process is gone; in the others also when process 0 stops.
     """
     if jax.process_index() != hosts.process:
-        raise HostsError(f"this is process {hosts.process} of the run, and process {jax.process_index()} for its devices")
+        raise HostsError(
+            f"this is process {hosts.process} of the run, and process {jax.process_index()} for its devices"
+        )
     mine = {"settings": config.values(), "inputs": dataclasses.asdict(inputs), "environment": versions()}
     if isinstance(hosts, Follower):
         hosts.channel.send("hello", **mine)

@@ -1,13 +1,10 @@
 """A job in one process, or in several that begin and end together."""
 
-import contextlib
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
-
-import jax
 
 from whale_jax.config import RunConfig
 from whale_jax.hosts.channel import HostsError
@@ -24,8 +21,8 @@ _FAULT = 1
 def in_company(config: RunConfig, job: Callable[[Hosts], int]) -> int:
     """Runs a job beside the same job in the run's other processes, if it has any.
 
-    When one process ends, all end: with the exit status that process 0 decides, and with 3 when one is lost. Then, and
-    after any other end but a good one, this process ends here: JAX would wait for the others.
+    When one process ends, all end: with the exit status that process 0 decides, and with 3 when one is lost. With
+    others, this process ends here, process 0 as the last: JAX's own end would abort who is not the first to leave.
 
     Args:
         job: gives its exit status; it has said what is wrong.
@@ -51,11 +48,7 @@ def in_company(config: RunConfig, job: Callable[[Hosts], int]) -> int:
     hosts.end(status, f"host {hosts.process} ended the run with exit status {status}; its output says why")
     sys.stdout.flush()
     sys.stderr.flush()
-    if status:
-        os._exit(status)
-    with contextlib.suppress(RuntimeError):
-        jax.distributed.shutdown()
-    return status
+    os._exit(status)
 
 
 def _noticed(loss: Callable[[], str | None]) -> str | None:

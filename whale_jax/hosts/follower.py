@@ -115,7 +115,9 @@ class Follower:
             self._deliver(message)
 
     def _lost(self, reason: str) -> None:
-        self._stop(Message("stop", {"status": LOST_STATUS, "text": reason}, []))
+        # At once: there is nothing to save here, and JAX aborts a process whose coordination service is gone.
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(LOST_STATUS)
 
     def _stop(self, message: Message) -> None:
         with self._lock:

@@ -29,7 +29,6 @@ def join(settings: MeshSettings) -> Leader | Follower:
         ConfigError: the processes do not find each other under these settings.
         HostsError: process 0's channel does not come up.
     """
-    jax.config.update("jax_enable_recoverability", True)  # who is lost is noticed here, with a message
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `preemption`
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     wanted, address = settings.num_processes, settings.coordinator_address
@@ -40,14 +39,16 @@ def join(settings: MeshSettings) -> Leader | Follower:
             process_id=settings.process_id if address else None,
             cluster_detection_method="deactivate" if address else None,
             initialization_timeout=JOIN_SECONDS,
-            shutdown_timeout_seconds=int(settings.host_timeout_seconds) + 1,
+            # Who is lost is noticed by the channel, with a message; JAX would abort the process first.
+            heartbeat_timeout_seconds=int(3 * settings.host_timeout_seconds),
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"--num_processes={wanted}: the processes do not find each other: {_first(error)}") from error
     state = distributed.global_state
     if state.num_processes != wanted:
         raise ConfigError(f"--num_processes={wanted}: JAX finds {state.num_processes} processes")
-    assert state.coordinator_address is not None and state.client is not None
+    assert state.coordinator_address is not None
+    assert state.client is not None
     host = state.coordinator_address.rsplit(":", 1)[0].strip("[]")
     try:
         if state.process_id == 0:

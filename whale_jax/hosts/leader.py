@@ -26,8 +26,8 @@ LOST_STATUS = 3
 EXIT_SECONDS = 10.0
 """Between the loss of a process and the end of the others, wherever they are: a device program may wait for ever."""
 
-END_SECONDS = 5.0
-"""How long process 0, which has JAX's coordination service, waits for the others' end."""
+END_SECONDS = 15.0
+"""How long process 0, which has JAX's coordination service, waits for the others' end: they close their sandboxes."""
 
 _ROLLOUTS = frozenset(["trace", "done", "failed", "dropped"])
 _WAITING = 16
@@ -126,7 +126,7 @@ class Leader:
         return None if self.failure is None else str(self.failure)
 
     def end(self, status: int, text: str) -> None:
-        """Ends all others with an exit status, and waits a while until they are gone where it is not 0."""
+        """Ends all others with an exit status, and waits a while until they are gone."""
         with self._lock:
             self._ended = True
         if self._timer is not None:
@@ -135,7 +135,7 @@ class Leader:
             with contextlib.suppress(HostsError):
                 channel.send("stop", status=status, text=text)
         deadline = time.monotonic() + END_SECONDS
-        for gone in self._gone if status else ():
+        for gone in self._gone:
             gone.wait(max(0.0, deadline - time.monotonic()))
 
     def _tell(self, kind: str, *blobs: bytes | memoryview, **fields: Any) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a report reads accounts without JAX
-    from whale_jax.qwen3_5.config import Qwen35Config
     from whale_jax.hosts.hosts import MeanBusy
+    from whale_jax.qwen3_5.config import Qwen35Config
     from whale_jax.report.busy import BusyClock
 
 KIND = "account"
@@ -46,7 +46,11 @@ class Meter:
     """Measures a job from one journal entry to the next."""
 
     def __init__(
-        self, config: Qwen35Config, stats: Callable[[], Mapping[str, int]], clock: BusyClock | MeanBusy, job_seconds: float
+        self,
+        config: Qwen35Config,
+        stats: Callable[[], Mapping[str, int]],
+        clock: BusyClock | MeanBusy,
+        job_seconds: float,
     ) -> None:
         """Args:
         stats: the driver's counters.

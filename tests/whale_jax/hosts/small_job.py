@@ -21,7 +21,16 @@ import whale_jax.hand_over
 import whale_jax.main
 from tests.whale_jax import small_world
 from tests.whale_jax.small_world import (
-    INPUTS, SETTINGS, Driver, Gradient, export, small_policy, small_rollouts, small_run, tasks, whole,
+    INPUTS,
+    SETTINGS,
+    Driver,
+    Gradient,
+    export,
+    small_policy,
+    small_rollouts,
+    small_run,
+    tasks,
+    whole,
 )  # fmt: skip
 from whale_jax import flags
 from whale_jax.config import RunConfig
@@ -35,8 +44,8 @@ from whale_jax.hosts.hosts import Alone, Hosts
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.qwen3_5.sharding import FSDP, make_mesh, put
 from whale_jax.report.busy import BusyClock
-from whale_jax.stages import StageClock
 from whale_jax.serving.weights import WeightSwap
+from whale_jax.stages import StageClock
 from whale_jax.swap import Swap
 from whale_jax.training.step import TrainState
 
