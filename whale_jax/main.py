@@ -36,7 +36,7 @@ from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.company import in_company
 from whale_jax.hosts.follow import follow
 from whale_jax.hosts.follower import Follower
-from whale_jax.hosts.hosts import Alone, Hosts
+from whale_jax.hosts.hosts import Hosts
 from whale_jax.journal import Journal, JournalError
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.report import summary as report
@@ -86,8 +86,7 @@ def _run(config: RunConfig, hosts: Hosts, *, dry_run: bool) -> int:
     try:
         with Preemption(config.run.grace_seconds).watch() as preemption:
             parts = read_parts(config)
-            if not isinstance(hosts, Alone):
-                agree(hosts, config, parts.inputs)
+            agree(hosts, config, parts.inputs)
             if isinstance(hosts, Follower):
                 return _follow(hosts, config, parts, preemption)
             fork = _fork(config, parts)

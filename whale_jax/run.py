@@ -23,6 +23,7 @@ from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
 from whale_jax.evaluation.evidence import read_evidence, write_evidence
+from whale_jax.hosts.rollouts import HostsRunner
 from whale_jax.journal import Journal, JournalError, canonical
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
@@ -107,7 +108,7 @@ class Run:
         initial_pair: Pair,
         driver: Driver,
         codec: ChatCodec,
-        runner: RolloutRunner,
+        runner: RolloutRunner | HostsRunner,
         budgets: Budgets,
         proposer: Proposer,
         validator: Validator,

@@ -13,6 +13,7 @@ import whale_jax
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.follower import Follower
+from whale_jax.hosts.hosts import Hosts
 from whale_jax.hosts.leader import Leader
 from whale_jax.rundir import INPUT_NAMES, Inputs, environment
 
@@ -24,13 +25,15 @@ HOST_LOCAL = frozenset(
 _HARDWARE = frozenset(["cpus"])
 
 
-def agree(hosts: Leader | Follower, config: RunConfig, inputs: Inputs) -> None:
+def agree(hosts: Hosts, config: RunConfig, inputs: Inputs) -> None:
     """Process 0 compares what every other one has read with what it has; all of them call this.
 
     Raises:
-        ConfigError: in process 0, naming each host and difference.
-        HostsError: a process is gone; in the others also when process 0 stops.
+        ConfigError: in all of them, naming each host and difference.
+        HostsError: a process is gone, or stops.
     """
+    if hosts.count == 1:
+        return
     if jax.process_index() != hosts.process:
         raise HostsError(
             f"this is process {hosts.process} of the run, and process {jax.process_index()} for its devices"
@@ -38,14 +41,18 @@ def agree(hosts: Leader | Follower, config: RunConfig, inputs: Inputs) -> None:
     mine = {"settings": config.values(), "inputs": dataclasses.asdict(inputs), "environment": versions()}
     if isinstance(hosts, Follower):
         hosts.channel.send("hello", **mine)
-        hosts.within("told")
+        if refusal := hosts.within("told").fields.get("refusal"):
+            raise ConfigError(refusal)
         return
+    assert isinstance(hosts, Leader)
     found = []
     for host in range(1, hosts.count):
         record = hosts.answer(host, "hello").fields
         found += [f"host {host}: {line}" for line in compared(record, config, inputs, mine["environment"])]
     if found:
-        raise ConfigError("the hosts of this run differ from host 0: " + "; ".join(found))
+        refusal = "the hosts of this run differ from host 0: " + "; ".join(found)
+        hosts.tell(refusal=refusal)
+        raise ConfigError(refusal)
     hosts.tell()
 
 

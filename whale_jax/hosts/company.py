@@ -10,7 +10,6 @@ from whale_jax.config import RunConfig
 from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.hosts import Alone, Hosts
 from whale_jax.hosts.join import join
-from whale_jax.hosts.leader import LOST_STATUS
 
 NOTICE_SECONDS = 2.0
 """Within which the loss of a process is noticed, when a program of all devices fails here because of it."""
@@ -37,11 +36,11 @@ def in_company(config: RunConfig, job: Callable[[Hosts], int]) -> int:
         status = job(hosts)
     except HostsError as error:
         print(f"error: {error}", file=sys.stderr)
-        status = LOST_STATUS
+        status = hosts.lost_status
     except Exception:  # of the device program that waited for a lost process, or a fault
         if reason := _noticed(hosts.loss):
             print(f"error: {reason}", file=sys.stderr)
-            status = LOST_STATUS
+            status = hosts.lost_status
         else:
             traceback.print_exc()
             status = _FAULT

@@ -90,8 +90,8 @@ class Steps:
     def make(self, message: Message) -> None:
         """Makes one step, once all are ready for it.
 
-        What process 0 does not find in a checkpoint, or finds diverged, it finds for all, and decides. It is told of any
-        other failure, and then stops everybody.
+        What process 0 does not find in a checkpoint, or finds diverged, it finds for all, and decides. Of any other
+        failure it is told, and then stops everybody.
         """
         fields = dict(message.fields)
         self._hosts.channel.send("ready")

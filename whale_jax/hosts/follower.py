@@ -91,6 +91,11 @@ class Follower:
         with contextlib.suppress(HostsError):
             self.channel.send("terminated")
 
+    @property
+    def lost_status(self) -> int:
+        """The exit status when nothing can be done together any more: that of process 0, if it said one."""
+        return LOST_STATUS if self.stopped is None else self.stopped.fields["status"]
+
     def loss(self) -> str | None:
         """Why nothing can be done together any more, if that is so."""
         return None if self.stopped is None else self.stopped.fields["text"]

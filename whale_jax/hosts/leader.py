@@ -38,6 +38,7 @@ class Leader:
     """`Hosts` for process 0."""
 
     process = 0
+    lost_status = LOST_STATUS
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         """Receives from now on.

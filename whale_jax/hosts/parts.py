@@ -19,7 +19,6 @@ def parts(sharding: Sharding, shape: tuple[int, ...]) -> dict[Bounds, list[int]]
     """The parts of an array, and the processes that hold each, ascending."""
     holders: dict[Bounds, set[int]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        assert index is not None
         holders.setdefault(_bounds(index, shape), set()).add(device.process_index)
     return {bounds: sorted(processes) for bounds, processes in holders.items()}
 
@@ -85,5 +84,6 @@ def raw(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _bounds(index: Sequence[slice], shape: tuple[int, ...]) -> Bounds:
+def _bounds(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Bounds:
+    assert index is not None
     return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))

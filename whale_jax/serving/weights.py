@@ -51,8 +51,11 @@ class WeightSwap:
         leaves, structure = jax.tree.flatten(params)
         wanted = jax.tree.leaves(dtypes) if dtypes is not None else [leaf.dtype for leaf in leaves]
         everywhere = self._everywhere
-        if shared := [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable]:
-            everywhere = NamedSharding(shared[0].sharding.mesh, PartitionSpec())
+        if shared := [
+            leaf.sharding for leaf in leaves if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        ]:
+            assert isinstance(shared[0], NamedSharding)
+            everywhere = NamedSharding(shared[0].mesh, PartitionSpec())
         else:
             leaves = [self._within_reach(leaf) for leaf in leaves]
         copies = self._step_to(everywhere)(leaves, tuple(jnp.dtype(dtype) for dtype in wanted))

@@ -3,6 +3,7 @@
 Every process makes them; process 0 writes parameters, moments and metrics to OUT, an npz.
 """
 
+import asyncio
 import sys
 
 import jax
@@ -13,6 +14,7 @@ from tests.whale_jax.small_world import MODEL, SETTINGS
 from whale_jax import flags
 from whale_jax.config import RunConfig
 from whale_jax.hosts.company import in_company
+from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.hosts import Hosts
 from whale_jax.mesh import make_placement
 from whale_jax.qwen3_5.params import param_shapes
@@ -40,6 +42,7 @@ def steps(config: RunConfig, hosts: Hosts) -> int:
         make_optimizer(OptimizerSettings(learning_rate=1e-2, eps=1e-3)),
         sampling=Sampling(top_k=40),
         loss_chunk=16,
+        remat=False,
         placement=make_placement(config, MODEL),
     )
     state, found = step.init(params), {}
@@ -50,9 +53,14 @@ def steps(config: RunConfig, hosts: Hosts) -> int:
         assert metrics.mismatch is not None
         found[f"metrics/{number}"] = np.array([metrics.loss, metrics.grad_norm, metrics.tokens, metrics.mismatch.max])
     found |= {name: hosts.collect(leaf) for name, leaf in named_leaves(state).items()}
-    if hosts.process == 0:
-        np.savez(sys.argv[1], **found)
+    if isinstance(hosts, Follower):
+        return asyncio.run(last_order(hosts))
+    np.savez(sys.argv[1], **found)
     return 0
+
+
+async def last_order(hosts: Follower) -> int:
+    return (await hosts.orders().get()).fields["status"]
 
 
 def main() -> int:

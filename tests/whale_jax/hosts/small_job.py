@@ -40,7 +40,7 @@ from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.company import in_company
 from whale_jax.hosts.follow import Groups, Steps, obey
 from whale_jax.hosts.follower import Follower
-from whale_jax.hosts.hosts import Alone, Hosts
+from whale_jax.hosts.hosts import Hosts
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.qwen3_5.sharding import FSDP, make_mesh, put
 from whale_jax.report.busy import BusyClock
@@ -103,8 +103,7 @@ def part(directory: Path, config: RunConfig, hosts: Hosts) -> int:
     small_world.Driver = OnThisHost
     try:
         with Preemption(60).watch() as preemption:
-            if not isinstance(hosts, Alone):
-                agree(hosts, config, INPUTS)  # type: ignore[arg-type]
+            agree(hosts, config, INPUTS)
             assert config.mesh.sizes is not None
             gradient = OnAMesh(config.mesh.sizes)
             if isinstance(hosts, Follower):
