@@ -79,7 +79,7 @@ def read_parts(config: RunConfig) -> Parts:
       ConfigError: an input is missing or wrong; the message names it and says what to do.
     """
     directory = checkpoint_directory(config.model.checkpoint)
-    require_devices(config, directory)
+    shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
         domain = load_domain(
@@ -112,7 +112,7 @@ def read_parts(config: RunConfig) -> Parts:
     except HarnessError as error:
         raise ConfigError(f"--harness={config.model.harness} does not load in the sandbox: {error}") from error
     try:
-        model_config, params = load_checkpoint(directory)
+        model_config, params = load_checkpoint(directory, shardings=shardings)
     except (CheckpointConfigError, CheckpointError, OSError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
     ids = max(codec.vocab_size, 1 + max(codec.control_ids))

@@ -19,7 +19,7 @@ from whale_jax.hosts.parts import mine, raw, take
 from whale_jax.rollout.trace import Trace
 
 _WITHIN_A_STEP = frozenset(["go", "told", "part"])
-_WAITING = 16
+_WAITING = 2
 
 
 class Follower:

@@ -30,8 +30,8 @@ END_SECONDS = 15.0
 """How long process 0, which has JAX's coordination service, waits for the others' end: they close their sandboxes."""
 
 _ROLLOUTS = frozenset(["trace", "done", "failed", "dropped"])
-_WAITING = 16
-"""Messages of one process that wait to be taken; then it has to wait."""
+_WAITING = 2
+"""Messages of one process that wait to be taken, parts of arrays among them; then it has to wait."""
 
 
 class Leader:
