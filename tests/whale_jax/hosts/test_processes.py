@@ -123,7 +123,7 @@ def test_processes_with_other_flags_do_not_begin(tmp_path):
 
 def test_who_does_not_find_the_others_says_so_and_ends(tmp_path):
     """The bound is five minutes; here it is one second."""
-    code = "import sys, whale_jax.hosts.join as join; join.JOIN_SECONDS = 1; import whale_jax.main as main; main.main(sys.argv)"
+    code = "import sys, whale_jax.main as job, whale_jax.hosts.join as j; j.JOIN_SECONDS = 1; job.main(sys.argv)"
     flags = ("--num_processes=2", f"--coordinator_address=127.0.0.1:{free_port()}", "--process_id=1", *MESH)
     done = subprocess.run(
         [sys.executable, "-c", code, *flags], env=environment(tmp_path), capture_output=True, text=True, timeout=100
