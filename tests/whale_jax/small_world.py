@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from harness_search.contract import Budgets
 from harness_search.proposers.base import EmptySlot, Proposal, ProposerUsage
@@ -33,6 +34,7 @@ from whale_jax.pair import Pair
 from whale_jax.policy import Initial, Policy
 from whale_jax.preemption import Preemption
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.sharding import FSDP, make_mesh, put
 from whale_jax.report.account import Meter
 from whale_jax.report.busy import BusyClock
 from whale_jax.report.progress import Progress
@@ -41,6 +43,7 @@ from whale_jax.run import Run
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import make_schedule
 from whale_jax.serving.driver import Sampling
+from whale_jax.serving.weights import WeightSwap
 from whale_jax.stages import StageClock
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
@@ -84,6 +87,14 @@ class Driver(FakeDriver):
         return [THINK_END, *(BYTE + 32 + byte % 64 for byte in digest[: 2 + digest[0] % 6]), FakeCodec.special.im_end]
 
 
+class OnThisHost(Driver):
+    """Takes the weights from wherever they are, as an engine does."""
+
+    def set_weights(self, params: Any, version: int) -> None:
+        (served,) = WeightSwap(jax.local_devices()[:1], lambda: None)(params)
+        super().set_weights(served.params, version)
+
+
 class Domain(FakeDomain):
     """Right are answers of some bytes, so that rewards vary with everything that a sample depends on."""
 
@@ -121,6 +132,29 @@ class Gradient:
         params = jax.tree.map(lambda leaf, m: leaf + 0.1 * m, state.params, moments)
         tokens = sum(int(batch.weights.sum()) for batch in batches)
         return TrainState(params, {"m": moments}, state.step + 1), StepMetrics(1.0, 0.5, 1.0, tokens, None)
+
+
+class OnAMesh(Gradient):
+    """Its state is on all devices of all processes, divided where it can be."""
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        self._mesh = make_mesh(*sizes, devices=jax.devices())
+
+    def _sharding(self, leaf: Any) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec(*(None,) * (leaf.ndim - 1), *(FSDP,) * (leaf.ndim > 0)))
+
+    def init(self, params: Any) -> TrainState:
+        state = super().init(params)
+        return jax.tree.map(lambda leaf: put(np.asarray(leaf), self._sharding(leaf)), state)
+
+    def place(self, params: Any) -> Any:
+        return self.init(params).params
+
+    def shapes(self, params: Any) -> TrainState:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding(leaf)),
+            jax.eval_shape(super().init, params),
+        )
 
 
 class Proposer:

@@ -3,19 +3,13 @@
 import asyncio
 
 import jax
-import numpy as np
 import pytest
 
 import whale_jax.hand_over
-from tests.whale_jax.small_world import MODEL, export, outcome, settings, small_run, whole
+from tests.whale_jax.small_world import MODEL, OnAMesh, OnThisHost, export, outcome, settings, small_run, whole
 from whale_jax.config import ConfigError, RunConfig
-from whale_jax.hosts.hosts import Alone
 from whale_jax.main import main
 from whale_jax.mesh import make_placement
-from whale_jax.qwen3_5.params import param_shapes
-from whale_jax.serving.driver import Sampling
-from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
-from whale_jax.training.step import TrainStep
 
 TWO = {"mesh_fsdp": 2, "rows": 2}
 
@@ -65,41 +59,15 @@ def test_mesh_and_processes_are_outside_the_configuration_hash():
     assert RunConfig.from_values({"mesh_fsdp": 2}).mesh.sizes == (1, 2, 1)
 
 
-@pytest.fixture(scope="module")
-def params():
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda shape: rng.normal(scale=0.1, size=shape).astype(np.float32),
-        param_shapes(MODEL),
-        is_leaf=lambda node: isinstance(node, tuple),
-    )
-
-
-class Placed(TrainStep):
-    """The real step on two devices. What the stand-ins sample are bytes: they are brought into its vocabulary."""
-
-    def __init__(self):
-        config = RunConfig.from_values(TWO)
-        optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-2))
-        place = make_placement(config, MODEL)
-        super().__init__(MODEL, optimizer, sampling=Sampling(top_k=40), loss_chunk=64, remat=False, placement=place)
-
-    def update(self, state, batches):
-        def small(batch):
-            return batch._replace(tokens=batch.tokens % 40, targets=batch.targets % 40)
-
-        return super().update(state, [small(batch) for batch in batches])
-
-
-def test_a_run_on_a_mesh_is_cut_and_goes_on_to_the_same_end(params, tmp_path, monkeypatch):
+def test_a_run_on_a_mesh_is_cut_and_goes_on_to_the_same_end(tmp_path, monkeypatch):
     monkeypatch.setattr(whale_jax.hand_over, "export_checkpoint", export)
-    monkeypatch.setattr("tests.whale_jax.small_world.PARAMS", params)
-    config, step = settings(**TWO, row_len=256, max_len=256), Placed()
+    monkeypatch.setattr("tests.whale_jax.small_world.Driver", OnThisHost)
+    config = settings(**TWO)
     outcomes = []
     for name, stops in (("whole", ["never"]), ("cut", ["weight_phase", "search_phase", "never"])):
         for stop in stops:
             job = RunConfig.from_values({**config.values(), "stop_after": stop})
-            with small_run(tmp_path / name, job, Alone(), step) as run:
+            with small_run(tmp_path / name, job, gradient=OnAMesh((1, 2, 1))) as run:
                 if stop == "never":
                     asyncio.run(whole(run))
                     shardings = {leaf.sharding for leaf in jax.tree.leaves(run.policy.weights_at(run.policy.step)[0])}

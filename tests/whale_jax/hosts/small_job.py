@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import flags as absl_flags
-from jax.sharding import NamedSharding, PartitionSpec
 
 import whale_jax.hand_over
 import whale_jax.main
@@ -24,7 +22,7 @@ from tests.whale_jax.small_world import (
     INPUTS,
     SETTINGS,
     Driver,
-    Gradient,
+    OnAMesh,
     export,
     small_policy,
     small_rollouts,
@@ -42,43 +40,9 @@ from whale_jax.hosts.follow import Groups, Steps, obey
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.hosts import Hosts
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
-from whale_jax.qwen3_5.sharding import FSDP, make_mesh, put
 from whale_jax.report.busy import BusyClock
-from whale_jax.serving.weights import WeightSwap
 from whale_jax.stages import StageClock
 from whale_jax.swap import Swap
-from whale_jax.training.step import TrainState
-
-
-class OnAMesh(Gradient):
-    """Its state is on all devices of all processes, divided where it can be."""
-
-    def __init__(self, sizes: tuple[int, int, int]) -> None:
-        self._mesh = make_mesh(*sizes, devices=jax.devices())
-
-    def _sharding(self, leaf: Any) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec(*(None,) * (leaf.ndim - 1), *(FSDP,) * (leaf.ndim > 0)))
-
-    def init(self, params: Any) -> TrainState:
-        state = super().init(params)
-        return jax.tree.map(lambda leaf: put(np.asarray(leaf), self._sharding(leaf)), state)
-
-    def place(self, params: Any) -> Any:
-        return self.init(params).params
-
-    def shapes(self, params: Any) -> TrainState:
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding(leaf)),
-            jax.eval_shape(super().init, params),
-        )
-
-
-class OnThisHost(Driver):
-    """Takes the weights from wherever they are, as an engine does."""
-
-    def set_weights(self, params: Any, version: int) -> None:
-        (served,) = WeightSwap(jax.local_devices()[:1], lambda: None)(params)
-        super().set_weights(served.params, version)
 
 
 def dying(process: int) -> None:
@@ -100,7 +64,7 @@ def dying(process: int) -> None:
 def part(directory: Path, config: RunConfig, hosts: Hosts) -> int:
     """This process's part of the run; its exit status."""
     dying(hosts.process)
-    small_world.Driver = OnThisHost
+    small_world.Driver = small_world.OnThisHost
     try:
         with Preemption(60).watch() as preemption:
             agree(hosts, config, INPUTS)
