@@ -32,6 +32,10 @@ from whale_jax.config import ConfigError, RunConfig, TrainingSettings
 from whale_jax.domains.domain import Domain
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, Task, TaskError
+from whale_jax.hosts.checkpoints import make_checkpoints
+from whale_jax.hosts.hosts import Alone, Hosts, MeanBusy
+from whale_jax.hosts.rollouts import over_all_hosts
+from whale_jax.mesh import make_placement, require_devices
 from whale_jax.pair import Pair
 from whale_jax.policy import Initial, Policy
 from whale_jax.qwen3_5.chat import ChatCodec
@@ -49,7 +53,6 @@ from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
-from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
@@ -76,6 +79,7 @@ def read_parts(config: RunConfig) -> Parts:
       ConfigError: an input is missing or wrong; the message names it and says what to do.
     """
     directory = checkpoint_directory(config.model.checkpoint)
+    shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
         domain = load_domain(
@@ -108,7 +112,7 @@ def read_parts(config: RunConfig) -> Parts:
     except HarnessError as error:
         raise ConfigError(f"--harness={config.model.harness} does not load in the sandbox: {error}") from error
     try:
-        model_config, params = load_checkpoint(directory)
+        model_config, params = load_checkpoint(directory, shardings=shardings)
     except (CheckpointConfigError, CheckpointError, OSError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
     ids = max(codec.vocab_size, 1 + max(codec.control_ids))
@@ -189,27 +193,34 @@ def make_rollouts(config: RunConfig, parts: Parts, clock: BusyClock) -> tuple[Dr
     return driver, runner
 
 
-def make_policy(config: RunConfig, parts: Parts, directory: Path, clock: BusyClock) -> Policy:
+def make_policy(
+    config: RunConfig, parts: Parts, directory: Path, clock: BusyClock, hosts: Hosts | None = None
+) -> Policy:
     """The policy of the run in `directory`, at its initial weights; nothing is compiled or written yet.
 
     Args:
       clock: is told when it is trained.
+      hosts: the processes of the run, default: this one alone. All of them make one.
     """
     training = config.training
+    placement = make_placement(config, parts.initial.config)
+    lanes = placement is None and jax.default_backend() == "cpu"
     train_step = ClockedTrainStep(
         parts.initial.config,
         make_optimizer(optimizer_settings(training)),
         sampling=_sampling(config),
         remat=Remat.of(config.model.remat),
         compute_dtype=jnp.dtype(config.model.compute_dtype),
-        devices=jax.local_devices() if jax.default_backend() == "cpu" else None,
+        devices=jax.local_devices() if lanes else None,
+        placement=placement,
         max_grad_norm=training.max_grad_norm,
         clock=clock,
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
-    kept = Checkpoints(directory / "checkpoints", keep_last=training.keep_last, keep_every=training.keep_every)
-    unfinished = Checkpoints(directory / "unfinished", keep_last=1)
-    return Policy(parts.initial, train_step, sampler, kept, unfinished, training)
+    hosts = hosts or Alone()
+    kept = make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every)
+    unfinished = make_checkpoints(hosts, directory / "unfinished", keep_last=1)
+    return Policy(parts.initial, train_step, sampler, kept, unfinished, training, hosts, hosts.policy(config))
 
 
 def optimizer_settings(training: TrainingSettings) -> OptimizerSettings:
@@ -229,8 +240,13 @@ def _sampling(config: RunConfig) -> Sampling:
 
 
 @contextlib.contextmanager
-def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progress) -> Iterator[Run]:
+def assemble(
+    config: RunConfig, parts: Parts, directory: Path, progress: Progress, hosts: Hosts | None = None
+) -> Iterator[Run]:
     """The run, with its engine started; everything is stopped when the context ends.
+
+    Args:
+      hosts: the processes of the run, of which this one is process 0; default: there are no others.
 
     Raises:
       ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
@@ -240,7 +256,9 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
     proposer = ClockedProposer(make_proposer(config, parts.domain, parts.backend, validator), stages)
     clock = BusyClock()
     domain = ClockedDomain(parts.domain, stages).as_domain()
-    driver, runner = make_rollouts(config, dataclasses.replace(parts, domain=domain), clock)
+    driver, local = make_rollouts(config, dataclasses.replace(parts, domain=domain), clock)
+    hosts = hosts or Alone()
+    runner = over_all_hosts(local, hosts, budgets=episode_budgets(config), episodes=config.rollout.concurrency)
     initial_pair = Pair(0, parts.initial.weights, parts.harness)
 
     @contextlib.contextmanager
@@ -251,7 +269,7 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             domain=parts.domain,
             splits=parts.splits,
             schedule=schedule,
-            policy=make_policy(config, parts, directory, clock),
+            policy=make_policy(config, parts, directory, clock, hosts),
             initial_pair=initial_pair,
             driver=driver,
             codec=parts.codec,
@@ -261,7 +279,12 @@ def assemble(config: RunConfig, parts: Parts, directory: Path, progress: Progres
             validator=validator,
             progress=progress,
             stages=stages,
-            meter=Meter(parts.initial.config, driver.stats, clock, progress.seconds),
+            meter=Meter(
+                parts.initial.config,
+                lambda: hosts.totals(driver.stats()),
+                MeanBusy(clock, hosts),
+                progress.seconds,
+            ),
             scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
         )
         try:

@@ -44,7 +44,7 @@ async def _probe(run: Run, cycle: int, pair: Pair, steps: int) -> dict[str, obje
             trials = [entry for entry in scratch.journal.entries if entry["kind"] != "evaluation"]
             spent = account(trials, directory / "metrics.jsonl").total
     finally:
-        run.forget_serving()
+        run.swap.forget()
     run.meter.trained(spent.trained_tokens or 0)
     run.progress.say("\n".join(f"cycle {cycle + 1}, probe · {line}" for line in findings.text().splitlines()))
     shutil.rmtree(directory)

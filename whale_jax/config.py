@@ -241,6 +241,51 @@ class TrainingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeshSettings:
+    """The chips that training is divided over, and the processes that have them (docs/operations.md, Many hosts)."""
+
+    mesh_data: int = setting(
+        0,
+        "mesh of all devices that training is divided over: copies of the weights; 0 in all three: no mesh, one device "
+        "trains, or on CPUs each device takes micro-batches",
+        operational=True,
+        at_least=0,
+    )
+    mesh_fsdp: int = setting(
+        0, "mesh: parts of the weights and of the rows; 0 counts as 1 beside the others", operational=True, at_least=0
+    )
+    mesh_tensor: int = setting(
+        0,
+        "mesh: parts of heads, features and vocabulary; 0 counts as 1 beside the others",
+        operational=True,
+        at_least=0,
+    )
+
+    num_processes: int = setting(
+        1,
+        "processes of this run, each with the same command and flags; more than 1 need a mesh, and find each other as "
+        "on a TPU pod, or by --coordinator_address and --process_id",
+        operational=True,
+        at_least=1,
+    )
+    coordinator_address: str | None = setting(
+        None, "host:port where process 0 is to be found; default: JAX finds the processes itself", operational=True
+    )
+    process_id: int = setting(
+        0, "with --coordinator_address: which process this is, from 0", operational=True, at_least=0
+    )
+    host_timeout_seconds: float = setting(
+        60.0, "a process that gave no sign of life for so long is lost: all stop", operational=True, at_least=1
+    )
+
+    @property
+    def sizes(self) -> tuple[int, int, int] | None:
+        """Of data, fsdp and tensor; None without a mesh."""
+        given = (self.mesh_data, self.mesh_fsdp, self.mesh_tensor)
+        return (max(1, given[0]), max(1, given[1]), max(1, given[2])) if any(given) else None
+
+
+@dataclasses.dataclass(frozen=True)
 class SearchSettings:
     """Meta-Harness (PAPER section 4)."""
 
@@ -286,6 +331,7 @@ _GROUPS: dict[str, type] = {
     "schedule": ScheduleSettings,
     "rollout": RolloutSettings,
     "training": TrainingSettings,
+    "mesh": MeshSettings,
     "search": SearchSettings,
     "proposer": ProposerOptions,
     "evaluation": EvaluationSettings,
@@ -303,6 +349,7 @@ class RunConfig:
     schedule: ScheduleSettings = ScheduleSettings()
     rollout: RolloutSettings = RolloutSettings()
     training: TrainingSettings = TrainingSettings()
+    mesh: MeshSettings = MeshSettings()
     search: SearchSettings = SearchSettings()
     proposer: ProposerOptions = dataclasses.field(default_factory=ProposerOptions)
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -415,6 +462,21 @@ class RunConfig:
                     yield f"--{name} needs --judge_model"
         if self.data.retriever_url is not None and self.data.task_dir is None:
             yield "--retriever_url needs --task_dir: the demo's questions are about the demo's corpus"
+        mesh = self.mesh
+        if mesh.num_processes > 1 and mesh.sizes is None:
+            yield (
+                f"--num_processes={mesh.num_processes} needs a mesh over all devices: --mesh_data, --mesh_fsdp, "
+                "--mesh_tensor"
+            )
+        if mesh.coordinator_address is not None:
+            if mesh.num_processes == 1:
+                yield "--coordinator_address needs --num_processes greater than 1"
+            if not mesh.coordinator_address.rpartition(":")[2].isdecimal():
+                yield f"--coordinator_address must be host:port, got {mesh.coordinator_address!r}"
+        if mesh.process_id >= mesh.num_processes:
+            yield f"--process_id must be < --num_processes ({mesh.num_processes}), got {mesh.process_id}"
+        if mesh.process_id and mesh.coordinator_address is None:
+            yield "--process_id needs --coordinator_address"
         if self.evaluation.select_on == "test" and self.evaluation.test_schedule != "always":
             yield "--select_on=test needs --test_schedule=always"
 
@@ -424,6 +486,12 @@ def all_settings() -> Iterator[tuple[str, dataclasses.Field]]:
     for group, kind in _GROUPS.items():
         for spec in dataclasses.fields(kind):
             yield group, spec
+
+
+def on_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded run's settings without the mesh and the processes that it ran on."""
+    places = {spec.name for spec in dataclasses.fields(MeshSettings)}
+    return {name: value for name, value in settings.items() if name not in places}
 
 
 def value_type(spec: dataclasses.Field) -> tuple[Any, bool]:

@@ -2,7 +2,8 @@
 
 Without `--step` it is the returned pair's weights, which a finished run has; with it, those after any training step
 whose checkpoint is kept. Names, dtypes, metadata and everything that the text model does not own are those of the
-checkpoint that the run started from. Exit status: 0 done, 2 refused.
+checkpoint that the run started from. It is made in one process, whatever the mesh and the processes of the run; beside
+the weights, once, it holds one tensor. Exit status: 0 done, 2 refused.
 """
 
 import sys
@@ -14,18 +15,18 @@ import jax
 import jax.numpy as jnp
 from absl import flags as absl_flags
 
-from whale_jax.assemble import checkpoint_directory, optimizer_settings
-from whale_jax.config import ConfigError, RunConfig
+from whale_jax.assemble import checkpoint_directory
+from whale_jax.config import ConfigError, RunConfig, on_this_machine
 from whale_jax.flags import refuse_leftovers
 from whale_jax.main import print_errors
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
-from whale_jax.qwen3_5.convert import CheckpointError, export_checkpoint, load_checkpoint
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.convert import CheckpointError, each_leaf, export_checkpoint, load_checkpoint
+from whale_jax.qwen3_5.params import param_shapes
 from whale_jax.rundir import read_record, read_returned
 from whale_jax.training.checkpoint import CheckpointError as TrainingCheckpointError
 from whale_jax.training.checkpoint import Checkpoints
-from whale_jax.training.fingerprint import fingerprint
-from whale_jax.training.optimizer import make_optimizer
-from whale_jax.training.step import TrainState
+from whale_jax.training.fingerprint import combine, describe
 
 SOURCE_DTYPES = "source"
 
@@ -53,15 +54,12 @@ def export_run(run_dir: Path, out: Path, *, step: int | None = None, dtype: str 
         step, _ = read_returned(run_dir, f"0 or one of {kept or 'none'}")
     source = checkpoint_directory(settings.model.checkpoint)
     try:
-        _, params = load_checkpoint(source)
+        found = combine({"/".join(path): describe(leaf) for path, leaf in each_leaf(source)})
     except (CheckpointConfigError, CheckpointError) as error:
         raise ConfigError(f"{source}: {error}") from error
-    if fingerprint(params) != weights:
+    if found != weights:
         raise ConfigError(f"{source}: is not the checkpoint that {run_dir} started from (its weights' SHA-256 differs)")
-    if step:
-        like = _abstract_state(settings, params)
-        del params
-        params = _restore(run_dir, step, like).params
+    params = _restore(run_dir, step, Qwen35Config.from_dir(source)) if step else load_checkpoint(source)[1]
     export_checkpoint(source, params, out, dtype=dtype)
     return step
 
@@ -70,22 +68,20 @@ def _read_config(path: Path) -> tuple[RunConfig, str]:
     """The run's settings, and the SHA-256 of the weights that it started from."""
     record = read_record(path)
     try:
-        return RunConfig.from_values(record["settings"]), record["inputs"]["weights"]
+        return RunConfig.from_values(on_this_machine(record["settings"])), record["inputs"]["weights"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not the settings of a run of this version ({error})") from error
 
 
-def _abstract_state(settings: RunConfig, params: Any) -> TrainState:
-    """The shapes of a training state of this run."""
-    optimizer = make_optimizer(optimizer_settings(settings.training))
-    shapes = jax.eval_shape(lambda tree: tree, params)
-    return TrainState(shapes, jax.eval_shape(optimizer.init, shapes), jax.eval_shape(lambda: jnp.zeros((), jnp.int32)))
-
-
-def _restore(run_dir: Path, step: int, like: TrainState) -> TrainState:
-    checkpoints = Checkpoints(run_dir / "checkpoints")
+def _restore(run_dir: Path, step: int, config: Qwen35Config) -> Any:
+    """The weights alone: an optimizer's state is several times as large."""
+    like = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+        param_shapes(config),
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
     try:
-        return checkpoints.restore(step, like)[0]
+        return Checkpoints(run_dir / "checkpoints").restore(step, like, "params/")[0]
     except TrainingCheckpointError as error:
         raise ConfigError(f"--step={step}: {error}") from error
 

@@ -31,6 +31,12 @@ from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
 from whale_jax.domains.task import Split
 from whale_jax.fork import complete_fork, fork_point
 from whale_jax.hand_over import hand_over
+from whale_jax.hosts.agree import agree
+from whale_jax.hosts.channel import HostsError
+from whale_jax.hosts.company import in_company
+from whale_jax.hosts.follow import follow
+from whale_jax.hosts.follower import Follower
+from whale_jax.hosts.hosts import Hosts
 from whale_jax.journal import Journal, JournalError
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.qwen3_5.config import Qwen35Config
@@ -44,6 +50,7 @@ from whale_jax.training.step import TrainingDiverged
 
 GOES_ON_WHEN_MENDED = (
     CheckpointError,
+    HostsError,
     InfrastructureError,
     OSError,  # a full disk, a folder that became read-only
     ProposerUnreachable,
@@ -66,24 +73,33 @@ def main(argv: Sequence[str]) -> int:
         if show_help.value:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
-        parts = read_parts(config)
-        fork = _fork(config, parts)
-        if dry_run.value:
-            if config.run.run_dir:
-                refuse_inside(Path(config.run.run_dir), parts.initial.directory)
-                look(Path(config.run.run_dir), config, parts.inputs)
-            print(_description(parts))
-            for warning in _doubts(config, parts):
-                print(f"warning: {warning}", file=sys.stderr)
-            print(flags.to_flagfile(config), end="")
-            return 0
-        directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
-        refuse_inside(directory, parts.initial.directory)
-        with Preemption(config.run.grace_seconds).watch() as preemption, claim(directory):
-            changes = open_config(directory, config, parts.inputs, fork)
-            complete_fork(directory)
-            Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
-            return _job(config, parts, directory.resolve(), changes, preemption)
+        return in_company(config, lambda hosts: _run(config, hosts, dry_run=bool(dry_run.value)))
+    except ConfigError as error:
+        print_errors(error)
+        return 2
+    except HostsError as error:
+        print_errors(error)
+        return 3
+
+
+def _run(config: RunConfig, hosts: Hosts, *, dry_run: bool) -> int:
+    """This process's part of a job; returns its exit status."""
+    try:
+        with Preemption(config.run.grace_seconds).watch() as preemption:
+            parts = read_parts(config)
+            agree(hosts, config, parts.inputs)
+            if isinstance(hosts, Follower):
+                return _follow(hosts, config, parts, preemption)
+            fork = _fork(config, parts)
+            if dry_run:
+                return _describe(config, parts)
+            directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
+            refuse_inside(directory, parts.initial.directory)
+            with claim(directory):
+                changes = open_config(directory, config, parts.inputs, fork)
+                complete_fork(directory)
+                Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
+                return _job(config, parts, directory.resolve(), changes, preemption, hosts)
     except (ConfigError, JournalError) as error:
         print_errors(error)
         return 2
@@ -98,6 +114,28 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
+def _describe(config: RunConfig, parts: Parts) -> int:
+    """What `--dry_run` prints."""
+    if config.run.run_dir:
+        refuse_inside(Path(config.run.run_dir), parts.initial.directory)
+        look(Path(config.run.run_dir), config, parts.inputs)
+    print(_description(parts))
+    for warning in _doubts(config, parts):
+        print(f"warning: {warning}", file=sys.stderr)
+    print(flags.to_flagfile(config), end="")
+    return 0
+
+
+def _follow(hosts: Follower, config: RunConfig, parts: Parts, preemption: Preemption) -> int:
+    """The part of a process that is not process 0: its end is that one's."""
+    print(f"host {hosts.process} of {hosts.count} follows host 0, which has the run directory", flush=True)
+    with preemption.tells(hosts.terminated):
+        stop = follow(hosts, config, parts)
+    if stop.fields["status"]:
+        print(f"stopped: {stop.fields['text']}", file=sys.stderr)
+    return stop.fields["status"]
+
+
 def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
     """What a branch that is to be made starts from; None for other runs, and for a branch that has begun already."""
     spec, directory = config.run.fork_from, config.run.run_dir
@@ -109,7 +147,9 @@ def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
     return fork_point(spec, config, parts.inputs).record()
 
 
-def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str], preemption: Preemption) -> int:
+def _job(
+    config: RunConfig, parts: Parts, directory: Path, changes: list[str], preemption: Preemption, hosts: Hosts
+) -> int:
     progress = Progress()
     progress.say(f"run directory {directory}")
     progress.say(_description(parts))
@@ -117,7 +157,7 @@ def _job(config: RunConfig, parts: Parts, directory: Path, changes: list[str], p
     for warning in warnings:
         progress.say(f"warning: {warning}")
     try:
-        with assemble(config, parts, directory, progress) as run:
+        with assemble(config, parts, directory, progress, hosts) as run:
             if run.journal.entries:
                 progress.say(f"resuming after {len(run.journal.entries)} journal entries")
             everything = remember(directory, warnings)
@@ -167,7 +207,7 @@ def _finish(run: Run, parts: Parts, result: Returned, warnings: list[str]) -> No
     """Writes what the run is for: the exported pair, the summary, the table and the picture."""
     best = result.returned
     export = run.dir / "export"
-    hand_over(export, best.pair, parts.initial.directory, lambda: run.policy.weights_at(best.pair.step)[0])
+    hand_over(export, best.pair, parts.initial.directory, lambda: run.policy.tensors_at(best.pair.step))
     diff = report.harness_diff(run, best)
     (run.dir / "harness.diff").write_text(diff, encoding="utf-8")
     report.draw_picture(run, run.dir / "accuracy.png")

@@ -1,5 +1,6 @@
 """The weights side of a run: training state, task order and their checkpoints, moved together."""
 
+import contextlib
 import dataclasses
 import logging
 import shutil
@@ -9,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from whale_jax.config import TrainingSettings
+from whale_jax.hosts.channel import HostsError
+from whale_jax.hosts.hosts import Alone, Hosts
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import Trace
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints, Saved, Snapshot
-from whale_jax.training.fingerprint import combine
+from whale_jax.training.fingerprint import combine, named_leaves
 from whale_jax.training.packing import ladder
-from whale_jax.training.rsft import AcceptRule
+from whale_jax.training.rsft import AcceptRule, accept
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import TrainState, TrainStep
 from whale_jax.training.weight_step import StepReport, train_on
 
 _log = logging.getLogger(__name__)
+
+_PARAMS = "params/"
+"""What the names of the weights in a training state begin with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +62,16 @@ class Policy:
         checkpoints: Checkpoints,
         unfinished: Checkpoints,
         settings: TrainingSettings,
+        hosts: Hosts | None = None,
+        number: int = 0,
     ):
         """Args:
         checkpoints: of the run's commits.
         unfinished: where work since the last commit is put when a job has to end; nothing rests on it.
+        hosts: the processes that the state is divided over, each with a policy of this number; default: this one alone.
         """
+        self._hosts = hosts or Alone()
+        self._number = number
         self._initial = initial
         self._train_step = train_step
         self._checkpoints = checkpoints
@@ -69,6 +81,8 @@ class Policy:
         self._start = sampler.state_dict()
         self._state: TrainState | None = None
         self._committed: dict[int, str] = {}
+        self._kept: Mapping[str, Any] = {}
+        self._kept_structure: Any = None
         self.sampler = sampler
         self.step = 0
 
@@ -89,6 +103,7 @@ class Policy:
         """
         if self._state is not None and self.step == step:
             return
+        self.order("move_to", step=step)
         fresh = self._train_step.init(self._initial.params)
         if step == 0:
             self._state = fresh
@@ -108,11 +123,13 @@ class Policy:
           PackingError: a chat does not fit a row.
         """
         settings = self._settings
+        rule = AcceptRule(settings.accept)
+        self.order("train", traces=accept(traces, rule))
         self._state, report = train_on(
             traces,
             self._held(),
             self._train_step,
-            rule=AcceptRule(settings.accept),
+            rule=rule,
             minibatch=settings.minibatch,
             row_len=settings.row_len,
             rows=settings.rows,
@@ -126,6 +143,7 @@ class Policy:
         rollouts; also compiles the shapes of all others."""
         if not self._warm:
             settings = self._settings
+            self.order("warm_up")
             multiple = self._train_step.row_multiple
             shapes = ladder(settings.rows, settings.row_len, settings.pack_shapes, multiple)
             self._train_step.warm_up(self._held(), shapes)
@@ -143,10 +161,15 @@ class Policy:
         Raises:
           CheckpointError: the save before it failed, or something is in its way.
         """
-        snapshot = Snapshot.of(self._held())
+        snapshot = self.snapshot()
         weights = _weights(snapshot)
         meta = {"sampler": self.sampler.state_dict(), "weights": weights, "version": self.version}
         return weights, self._checkpoints.begin(self.step, snapshot, meta, protect=protect)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the training state on the host of process 0, for which every process brings its parts."""
+        self.order("snapshot")
+        return self._checkpoints.snapshot(self._held())
 
     def save_unfinished(self, where: Mapping[str, Any], steps: Sequence[Any], sampler: Mapping[str, Any]) -> None:
         """Keeps the state of `step`, which no journal entry has, for the job that goes on from the commit `where`.
@@ -160,7 +183,8 @@ class Policy:
           CheckpointError: it could not be written.
         """
         meta = {"where": dict(where), "steps": list(steps), "sampler": dict(sampler)}
-        self._unfinished.save(self.step, self._held(), meta)
+        self._unfinished.begin(self.step, self.snapshot(), meta)
+        self._unfinished.wait()
 
     def take_unfinished(self, where: Mapping[str, Any]) -> list[Any]:
         """Moves on to the state that a job left unfinished after the commit `where`, if one did.
@@ -177,20 +201,28 @@ class Policy:
             meta = self._unfinished.meta(step)
             if meta["where"] != dict(where):
                 return []
-            self._state, _ = self._unfinished.restore(step, self._held())
+            self.restore_unfinished(step)
         except CheckpointError as error:
             _log.warning("what a job left unfinished is not used: %s", error)
             return []
         self.sampler.load_state(meta["sampler"])
-        self.step = step
         return meta["steps"]
+
+    def restore_unfinished(self, step: int) -> None:
+        """Takes the training state of a step that no commit has. Raises CheckpointError: the state is as it was."""
+        self.order("restore_unfinished", step=step)
+        self._state, _ = self._unfinished.restore(step, self._held())
+        self.step = step
 
     def drop_unfinished(self) -> None:
         """Removes what a job left unfinished."""
         shutil.rmtree(self._unfinished.directory, ignore_errors=True)
 
     def close(self) -> None:
-        """Ends the writers of checkpoints."""
+        """Ends the writers of checkpoints, and gives the training state up."""
+        with contextlib.suppress(HostsError):  # who is gone holds none
+            self.order("close")
+        self._state, self._kept = None, {}
         self._checkpoints.close()
         self._unfinished.close()
 
@@ -202,13 +234,37 @@ class Policy:
         if self._state is not None and self.step == step:
             return self._state.params, self.version
         if step == 0:
-            return jax.tree.map(jax.numpy.asarray, self._initial.params), 0
-        like = jax.eval_shape(self._train_step.init, self._initial.params)
-        state, meta = self._restore(step, like)
-        return state.params, int(meta["version"])
+            return self._train_step.place(self._initial.params), 0
+        shapes = self._train_step.shapes(self._initial.params).params
+        params, meta = self._restore(step, shapes, _PARAMS)
+        return params, int(meta["version"])
 
-    def _restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        state, meta = self._checkpoints.restore(step, like)
+    def tensors_at(self, step: int) -> Any:
+        """The weights after training step `step` in a tree of the same structure, for an export.
+
+        A leaf has a shape and gives `leaf[index]` as a host array: only that much comes to this host, from wherever it
+        is. Meanwhile the policy is to be used for nothing else.
+        """
+        self.order("hold", step=step)
+        leaves = [Tensor(self, name, leaf.shape) for name, leaf in self.hold(step).items()]
+        return jax.tree.unflatten(self._kept_structure, leaves)
+
+    def hold(self, step: int) -> Mapping[str, Any]:
+        """Keeps the weights after training step `step` for `bring`; gives them by name."""
+        params, _ = self.weights_at(step)
+        self._kept, self._kept_structure = named_leaves(params), jax.tree.structure(params)
+        return self._kept
+
+    def bring(self, name: str, index: Sequence[int]) -> np.ndarray:
+        """`leaf[index]` of the weights kept, on the host of process 0."""
+        return self._hosts.collect(self._kept[name], tuple(index))
+
+    def order(self, verb: str, **fields: Any) -> None:
+        """Before a step that every process makes with its policy of this number; see `Hosts.order`."""
+        self._hosts.order(verb, policy=self._number, **fields)
+
+    def _restore(self, step: int, like: Any, part: str = "") -> tuple[Any, dict[str, Any]]:
+        state, meta = self._checkpoints.restore(step, like, part)
         expected = self._committed.get(step)
         if expected is not None and meta["weights"] != expected:
             raise CheckpointError(
@@ -223,9 +279,25 @@ class Policy:
         return self._state
 
 
+class Tensor:
+    """A parameter that comes to this host piece by piece, when it is asked for."""
+
+    def __init__(self, policy: Policy, name: str, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._policy, self._name = policy, name
+
+    def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
+        self._policy.order("bring", name=self._name, index=list(index))
+        return self._policy.bring(self._name, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        whole = self[()]
+        return whole if dtype is None else whole.astype(dtype)
+
+
 def _weights(snapshot: Snapshot) -> str:
     """The SHA-256 over the parameters of a training state: `fingerprint` of them alone."""
-    prefix = "params/"
+    prefix = _PARAMS
     return combine(
         {name.removeprefix(prefix): one for name, one in snapshot.descriptions.items() if name.startswith(prefix)}
     )

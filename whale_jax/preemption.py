@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -24,6 +24,7 @@ class Preemption:
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._task: asyncio.Task[Any] | None = None
+        self._tell: Callable[[], None] | None = None
         self._timer: threading.Timer | None = None
 
     @property
@@ -56,12 +57,24 @@ class Preemption:
         finally:
             self._task = None
 
+    @contextlib.contextmanager
+    def tells(self, tell: Callable[[], None]) -> Iterator[None]:
+        """While this lasts, SIGTERM calls `tell`, and whoever is told ends the job."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell = None
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._timer is not None:
             return
         self._timer = threading.Timer(self._grace_seconds, self._give_up)
         self._timer.daemon = True
         self._timer.start()
+        if self._tell is not None:
+            self._tell()
+            return
         if self._task is None:
             raise Preempted
         self._task.get_loop().call_soon_threadsafe(self._task.cancel)

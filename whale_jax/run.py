@@ -23,11 +23,11 @@ from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
 from whale_jax.evaluation.evidence import read_evidence, write_evidence
+from whale_jax.hosts.rollouts import HostsRunner
 from whale_jax.journal import Journal, JournalError, canonical
 from whale_jax.pair import Pair
 from whale_jax.policy import Policy
 from whale_jax.qwen3_5.chat import ChatCodec
-from whale_jax.qwen3_5.params import cast_params
 from whale_jax.report.account import KIND as ACCOUNT
 from whale_jax.report.account import Meter
 from whale_jax.report.metrics import MetricsWriter
@@ -40,7 +40,7 @@ from whale_jax.rundir import inherited
 from whale_jax.schedule import Schedule
 from whale_jax.serving.driver import Driver
 from whale_jax.stages import Stage, StageClock, memory
-from whale_jax.training.changed import bf16_matrices, changed_share
+from whale_jax.swap import Swap
 from whale_jax.training.checkpoint import CheckpointError, Saved
 from whale_jax.training.step import TrainingDiverged
 from whale_jax.training.weight_step import StepReport
@@ -108,7 +108,7 @@ class Run:
         initial_pair: Pair,
         driver: Driver,
         codec: ChatCodec,
-        runner: RolloutRunner,
+        runner: RolloutRunner | HostsRunner,
         budgets: Budgets,
         proposer: Proposer,
         validator: Validator,
@@ -134,9 +134,7 @@ class Run:
         self.searches: list[dict[str, Any]] = []
         self.worked = False
         progress.work_total = self._expected_work()
-        self._serving_step: int | None = None
-        self._served: list[jax.Array] | None = None
-        self._changed: float | None = None
+        self.swap = Swap(policy, driver, jnp.dtype(config.model.compute_dtype), stages)
         self._saves: list[Future[Saved]] = []
         self._phase: tuple[str, int] | None = None
 
@@ -182,14 +180,15 @@ class Run:
     def commit_account(self) -> None:
         """Writes down what the journal entry just committed has cost, and the checkpoints finished since the last."""
         entry = self.journal.entries[-1]["entry"]
-        stages = self.stages.since(ACCOUNT)
+        stages, idle = self.stages.since(ACCOUNT), self.runner.idle_since(ACCOUNT)
         finished = [save.result() for save in self._saves if save.done() and save.exception() is None]
         self._saves = [save for save in self._saves if not save.done()]
         saved = {
             "checkpoint_bytes": sum(one.size for one in finished),
             "checkpoint_write_seconds": sum(one.seconds for one in finished),
         }
-        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **self.meter.lap(), **stages, **saved, **memory()})
+        spent = {**self.meter.lap(), **stages, **idle, **saved, **memory()}
+        self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **spent})
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""
@@ -230,7 +229,7 @@ class Run:
           TrainingDiverged: names the last commit, which stands.
         """
         started = time.monotonic()
-        self.driver.suspend()
+        self.swap.suspend()
         try:
             report = self.policy.train(traces)
         except TrainingDiverged as error:
@@ -273,21 +272,7 @@ class Run:
     def serve(self, step: int) -> None:
         """Gives the engine the weights after training step `step`, in the compute dtype."""
         self.worked = True
-        if self._serving_step == step:
-            return
-        with self.stages.of(Stage.SWAP):
-            params, version = self.policy.weights_at(step)
-            served = cast_params(params, jnp.dtype(self.config.model.compute_dtype))
-            matrices = bf16_matrices(served)
-            if self._served is not None:
-                self._changed = changed_share(self._served, matrices)
-            self._served = matrices
-            self.driver.set_weights(served, version)
-        self._serving_step = step
-
-    def forget_serving(self) -> None:
-        """Says that a scratch run may have put other weights into the engine."""
-        self._serving_step = self._served = None
+        self.swap.serve(step)
 
     async def stream(self, step: int, harness: str, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Trace]:
         """The episodes of `requests` with the weights after training step `step`, as they finish."""
@@ -397,7 +382,7 @@ class Run:
         values: dict[str, float | int | str | None] = {
             **{name: value for name, value in record.items() if isinstance(value, int | float)},
             **{f"end_{name}": count for name, count in record["ends"].items()},
-            **{f"engine_{name}": count for name, count in self.driver.stats().items()},
+            **{f"engine_{name}": count for name, count in self.meter.stats().items()},
             "cycle": cycle,
             "loss": report.loss,
             "grad_norm": report.grad_norm,
@@ -407,8 +392,9 @@ class Run:
             "tokens_per_second": rate,
             "packed_tokens": report.packed_tokens,
             "packed_positions": report.packed_positions,
-            "bf16_changed_share": self._taken_changed_share(),
+            "bf16_changed_share": self.swap.taken_changed_share(),
             **self.stages.since("weight step"),
+            **self.runner.idle_since("weight step"),
             "rollout_seconds": rollout_seconds,
             "train_seconds": train_seconds,
             **memory(),
@@ -418,11 +404,6 @@ class Run:
             mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
             values |= mismatch
         self.metrics.write("weight", record["rollouts_so_far"], values)
-
-    def _taken_changed_share(self) -> float | None:
-        """Share of bf16 weights that the last swap changed, once; None without a swap since the last call."""
-        share, self._changed = self._changed, None
-        return share
 
     def show_iteration(self, cycle: int, record: IterationRecord, *, replayed: bool) -> None:
         """A search iteration on the terminal, and in the metrics unless an earlier job wrote it there."""
@@ -458,7 +439,7 @@ class Run:
         )
         values: dict[str, float | str | None] = {
             "mean": evaluation.mean, "low": low, "high": high, "seconds": seconds, "label": label,
-            "bf16_changed_share": self._taken_changed_share(),
+            "bf16_changed_share": self.swap.taken_changed_share(),
         }  # fmt: skip
         values |= {f"behaviour_{name}": value for name, value in evaluation.domain_figures.items()}
         self.metrics.write(f"evaluation_{split.value}", self.rollouts, values)

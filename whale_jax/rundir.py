@@ -17,6 +17,15 @@ import jax
 from whale_jax.config import ConfigError, RunConfig, all_settings
 from whale_jax.journal import canonical, write_once
 
+INPUT_NAMES = {
+    "data": "the data",
+    "harness": "the initial harness",
+    "weights": "the checkpoint",
+    "tokenizer": "the tokenizer",
+    "template": "the chat template",
+}
+"""What messages call the fields of `Inputs`."""
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "bm25s", "google-jetstream")
 
 
@@ -75,7 +84,7 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mappin
         "settings": config.values(),
         "hash": config.hash(),
         "inputs": dataclasses.asdict(inputs),
-        "environment": _environment(),
+        "environment": environment(),
     }
     if fork is not None:
         record["fork"] = dict(fork)
@@ -89,7 +98,7 @@ def open_config(directory: Path, config: RunConfig, inputs: Inputs, fork: Mappin
             + "; ".join(different)
             + ". Use a fresh run directory, or the settings that it was started with"
         )
-    return _changes(old["environment"], record["environment"])
+    return _changes(old["environment"], record["environment"]) + _mesh_changes(old["settings"], config.values())
 
 
 def differences(record: Mapping[str, Any], config: RunConfig, inputs: Inputs, free: Container[str] = ()) -> list[str]:
@@ -105,15 +114,8 @@ def differences(record: Mapping[str, Any], config: RunConfig, inputs: Inputs, fr
         for name, value in config.hashed_values().items()
         if name not in free and before.get(name) != value
     ]
-    names = {
-        "data": "the data",
-        "harness": "the initial harness",
-        "weights": "the checkpoint",
-        "tokenizer": "the tokenizer",
-        "template": "the chat template",
-    }
     return found + [
-        f"{names[name]} changed (SHA-256 was {str(record['inputs'][name])[:12]}, is {value[:12]})"
+        f"{INPUT_NAMES[name]} changed (SHA-256 was {str(record['inputs'][name])[:12]}, is {value[:12]})"
         for name, value in dataclasses.asdict(inputs).items()
         if record["inputs"].get(name, value) != value
     ]
@@ -220,7 +222,8 @@ def _shown(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Versions and hardware that may decide a bit."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cpus": _cpu_model()}
     for name in _PACKAGES:
         try:
@@ -237,6 +240,14 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
+
+
+def _mesh_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [
+        f"--{name} was {old.get(name, 0)}, is {new[name]}: training agrees with the run so far up to rounding"
+        for name in ("mesh_data", "mesh_fsdp", "mesh_tensor")
+        if old.get(name, 0) != new[name]
+    ]
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ verb=start.sh
 about='start.sh --flagfile=FILE [-- FLAGS…]: starts whale_jax.main on all workers with one flagfile, made of FILE and FLAGS, in
 ~/whale, where data.sh put data/NAME; it goes on when the connection ends, and its output is ~/whale/job/log. With a run
 directory that holds a run, it goes on with that run.
+On several workers the job is one run (--num_processes is added; FLAGS name the mesh), and worker 0 has the run directory.
 Needs --name, --zone, --flagfile. Exit status: 0 started on all; 2 settings, or a job runs already; 3 a worker failed to
 start it (named; the others are stopped again).'
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -15,6 +16,7 @@ shift "$consumed"
 need name zone flagfile
 build_job_flags "$@"
 count_workers
+if [ "$workers" != 1 ]; then printf -- '--num_processes=%s\n' "$workers" >>"$job_flags"; fi
 job_states
 if ! "$dry_run"; then
   i=0
@@ -27,12 +29,12 @@ if ! "$dry_run"; then
     i=$((i + 1))
   done
 fi
-if [ "$workers" != 1 ] && [ -n "$mirror" ]; then fail 2 "--mirror is for one host, $name has $workers: give --run_dir=gs://… instead"; fi
-[ "$workers" = 1 ] || say "starting on $workers workers: see docs/tpu.md, 'One host and several'"
 
 start_on() {
+  # The run directory is worker 0's: it is process 0, on which JAX and the job rest.
+  if [ "$1" = 0 ]; then copy_to=$mirror; else copy_to=''; fi
   to_worker "$1" "$job_flags" whale/incoming.flags &&
-    on_worker "$1" "sh whale/code/launch/tpu/worker.sh start $(quoted "$mirror") $mirror_seconds"
+    on_worker "$1" "sh whale/code/launch/tpu/worker.sh start $(quoted "$copy_to") $mirror_seconds"
 }
 each_worker start start_on
 if [ -n "$failed" ]; then

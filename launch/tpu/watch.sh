@@ -5,7 +5,7 @@ verb=watch.sh
 about='watch.sh: keeps a job going until it is done. It creates, sets up, brings data and starts what is not there yet, takes over what is,
 and does all of it again when the TPU is preempted or suspended; the job then goes on from its last commit. To that end it deletes
 a preempted, suspended or failed queued resource called --name, whoever made it. Takes all that create.sh, setup.sh, data.sh and start.sh take.
-A new machine has an empty disk, so the run must be in a bucket: --mirror=gs://… (one host) or --run_dir=gs://….
+A new machine has an empty disk, so a copy of the run must be in a bucket: --mirror=gs://….
 With --confirm=NAME the TPU is deleted when the job is done; without, it stays, and costs.
 Exit status: 0 done; 2 bad settings of the job or of this; 4 training diverged; 130 interrupted, stopped by stop.sh, or the
 TPU was deleted by someone else; 3 --retries failures of infrastructure in a row without a commit between them; any
@@ -15,7 +15,7 @@ other is a fault of the job with that exit status.'
 
 parse "$@"
 need name zone accelerator_type flagfile
-case $mirror$run_dir in *gs://*) ;; *) fail 2 "a machine made anew has an empty disk: --mirror=gs://… or --run_dir=gs://… is missing" ;; esac
+[ -n "$mirror" ] || fail 2 "a machine made anew has an empty disk: --mirror=gs://… is missing"
 if [ -n "$confirm" ] && [ "$confirm" != "$name" ]; then fail 2 "--confirm=$confirm is not --name=$name"; fi
 
 failures=0 best=0 had=false missing_is_ours=false

@@ -12,7 +12,7 @@ def test_the_same_flagfile_starts_on_all_workers(cloud):
     done = start(cloud, "--", "--checkpoint=data/model", "--thinking", "--judge_model=it's")
     assert done.returncode == 0, done.stderr
     flags = [(cloud.home(worker) / "whale" / "job" / "flags").read_text() for worker in (0, 1)]
-    wanted = ["--checkpoint=data/model", "--thinking", "--judge_model=it's", "--run_dir=run"]
+    wanted = ["--checkpoint=data/model", "--thinking", "--judge_model=it's", "--run_dir=run", "--num_processes=2"]
     assert flags[0] == flags[1]
     assert flags[0].splitlines() == ["# a run", "--domain=searchqa", "", *wanted]
     cloud.at_work(0)
@@ -103,11 +103,15 @@ def test_flags_that_no_flagfile_can_hold_are_refused(cloud):
     assert "none.flags cannot be read" in done.stderr
 
 
-def test_a_mirror_is_for_one_host(cloud):
+def test_of_several_hosts_the_first_one_has_the_run_and_its_mirror(cloud):
     cloud.active(workers=2)
-    done = start(cloud, "--mirror=gs://lab/run")
-    assert done.returncode == 2
-    assert "one host" in done.stderr
+    for worker in (0, 1):
+        cloud.jobs("0", worker=worker)
+    assert start(cloud, "--mirror=gs://lab/run").returncode == 0
+    starts = [(word, call) for call in cloud.calls("ssh") for word in call if "worker.sh start" in word]
+    copied_to = {worker: word for word, call in starts for worker in (0, 1) if f"--worker={worker}" in call}
+    assert "gs://lab/run" in copied_to[0]
+    assert "gs://" not in copied_to[1]
 
 
 def test_a_mirror_that_cannot_be_read_does_not_start_the_run_over(cloud):

@@ -125,9 +125,9 @@ def test_the_others_are_stopped_when_one_fails_and_all_start_again(cloud):
     cloud.jobs("work", "0", worker=0)
     cloud.jobs("3", "0", worker=1)
     flags = f"--flagfile={cloud.checkout}/configs/run.flags"
-    cloud.run("start", flags, "--run_dir=gs://lab/run")
+    cloud.run("start", flags, "--mirror=gs://lab/run")
     cloud.at_work(0)
-    done = cloud.run("watch", flags, "--run_dir=gs://lab/run", "--retries=2")
+    done = cloud.run("watch", flags, "--mirror=gs://lab/run", "--retries=2")
     assert done.returncode == 0, done.stderr
     assert sorted(line.split(":")[0] for line in runs(cloud)) == ["0", "0", "3", "work"]
 

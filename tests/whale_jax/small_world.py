@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from harness_search.contract import Budgets
 from harness_search.proposers.base import EmptySlot, Proposal, ProposerUsage
@@ -25,11 +26,15 @@ from whale_jax.domains.task import Split, Task
 from whale_jax.domains.verdict import Verdict
 from whale_jax.evaluation.evaluate import Evaluation
 from whale_jax.hand_over import hand_over
+from whale_jax.hosts.checkpoints import make_checkpoints
+from whale_jax.hosts.hosts import Alone, Hosts, MeanBusy
+from whale_jax.hosts.rollouts import over_all_hosts
 from whale_jax.main import _alternate
 from whale_jax.pair import Pair
 from whale_jax.policy import Initial, Policy
 from whale_jax.preemption import Preemption
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.sharding import FSDP, make_mesh, put
 from whale_jax.report.account import Meter
 from whale_jax.report.busy import BusyClock
 from whale_jax.report.progress import Progress
@@ -38,8 +43,8 @@ from whale_jax.run import Run
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import make_schedule
 from whale_jax.serving.driver import Sampling
+from whale_jax.serving.weights import WeightSwap
 from whale_jax.stages import StageClock
-from whale_jax.training.checkpoint import Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import StepMetrics, TrainState
@@ -86,6 +91,14 @@ class Driver(FakeDriver):
         return [THINK_END, *(BYTE + 32 + byte % 64 for byte in digest[: 2 + digest[0] % 6]), FakeCodec.special.im_end]
 
 
+class OnThisHost(Driver):
+    """Takes the weights from wherever they are, as an engine does."""
+
+    def set_weights(self, params: Any, version: int) -> None:
+        (served,) = WeightSwap(jax.local_devices()[:1], lambda: None)(params)
+        super().set_weights(served.params, version)
+
+
 class Domain(FakeDomain):
     """Right are answers of some bytes, so that rewards vary with everything that a sample depends on."""
 
@@ -108,6 +121,12 @@ class Gradient:
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return TrainState(params, {"m": jax.tree.map(jnp.zeros_like, params)}, jnp.zeros((), jnp.int32))
 
+    def place(self, params: Any) -> Any:
+        return jax.tree.map(jnp.asarray, params)
+
+    def shapes(self, params: Any) -> TrainState:
+        return jax.eval_shape(self.init, params)
+
     def warm_up(self, state: TrainState, shapes: Any) -> None:
         pass
 
@@ -117,6 +136,29 @@ class Gradient:
         params = jax.tree.map(lambda leaf, m: leaf + 0.1 * m, state.params, moments)
         tokens = sum(int(batch.weights.sum()) for batch in batches)
         return TrainState(params, {"m": moments}, state.step + 1), StepMetrics(1.0, 0.5, 1.0, tokens, None)
+
+
+class OnAMesh(Gradient):
+    """Its state is on all devices of all processes, divided where it can be."""
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        self._mesh = make_mesh(*sizes, devices=jax.devices())
+
+    def _sharding(self, leaf: Any) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec(*(None,) * (leaf.ndim - 1), *(FSDP,) * (leaf.ndim > 0)))
+
+    def init(self, params: Any) -> TrainState:
+        state = super().init(params)
+        return jax.tree.map(lambda leaf: put(np.asarray(leaf), self._sharding(leaf)), state)
+
+    def place(self, params: Any) -> Any:
+        return self.init(params).params
+
+    def shapes(self, params: Any) -> TrainState:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding(leaf)),
+            jax.eval_shape(super().init, params),
+        )
 
 
 class Proposer:
@@ -156,10 +198,8 @@ def tasks(split: Split) -> list[Task]:
     ]
 
 
-@contextmanager
-def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
-    """A run on `directory`, as `assemble` would make it."""
-    directory.mkdir(exist_ok=True)
+def small_rollouts(config: RunConfig) -> tuple[Driver, RolloutRunner]:
+    """Driver and runner, as `assemble.make_rollouts` would make them."""
     driver = Driver(FakeCodec())
     domain: Any = Domain()
     runner = RolloutRunner(
@@ -174,18 +214,34 @@ def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
         limits=RolloutLimits(window=2000),
         start_worker=start_worker,
     )
-    initial = Initial(directory, MODEL, PARAMS, fingerprint(PARAMS))
-    training, splits = config.training, {split: tasks(split) for split in Split}
-    kept = Checkpoints(directory / "checkpoints", keep_last=training.keep_last, keep_every=training.keep_every)
-    gradient: Any = Gradient()
-    policy = Policy(
-        initial,
-        gradient,
-        TaskSampler([task.id for task in splits[Split.WEIGHT]], seed=config.run.seed),
-        kept,
-        Checkpoints(directory / "unfinished", keep_last=1),
+    return driver, runner
+
+
+def small_policy(directory: Path, config: RunConfig, hosts: Hosts, gradient: Any = None) -> Policy:
+    """A policy, as `assemble.make_policy` would make it."""
+    training = config.training
+    return Policy(
+        Initial(directory, MODEL, PARAMS, fingerprint(PARAMS)),
+        gradient or Gradient(),
+        TaskSampler([task.id for task in tasks(Split.WEIGHT)], seed=config.run.seed),
+        make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every),
+        make_checkpoints(hosts, directory / "unfinished", keep_last=1),
         training,
+        hosts,
+        hosts.policy(config),
     )
+
+
+@contextmanager
+def small_run(directory: Path, config: RunConfig, hosts: Hosts | None = None, gradient: Any = None) -> Iterator[Run]:
+    """A run on `directory`, as `assemble` would make it."""
+    directory.mkdir(exist_ok=True)
+    hosts = hosts or Alone()
+    driver, local = small_rollouts(config)
+    budgets = Budgets(assistant_tokens=200, turns=4, tool_calls=3, wall_seconds=30.0)
+    domain: Any = Domain()
+    splits = {split: tasks(split) for split in Split}
+    policy = small_policy(directory, config, hosts, gradient)
 
     async def valid(source: str, known: Any) -> list[str]:
         return []
@@ -200,16 +256,16 @@ def small_run(directory: Path, config: RunConfig) -> Iterator[Run]:
         splits=splits,
         schedule=make_schedule(config.schedule, num_tasks=6, prompts_per_step=config.rollout.prompts_per_step),
         policy=policy,
-        initial_pair=Pair(0, initial.weights, H0),
+        initial_pair=Pair(0, fingerprint(PARAMS), H0),
         driver=driver,  # type: ignore[arg-type]
         codec=driver.codec,  # type: ignore[arg-type]
-        runner=runner,
-        budgets=Budgets(assistant_tokens=200, turns=4, tool_calls=3, wall_seconds=30.0),
+        runner=over_all_hosts(local, hosts, budgets=budgets, episodes=2),
+        budgets=budgets,
         proposer=Proposer(),
         validator=validator,
         progress=progress,
         stages=StageClock(),
-        meter=Meter(MODEL, driver.stats, clock, 0.0),
+        meter=Meter(MODEL, lambda: hosts.totals(driver.stats()), MeanBusy(clock, hosts), 0.0),
         scratch=SimpleNamespace(),  # type: ignore[arg-type]
     )
     try:
@@ -228,7 +284,7 @@ async def whole(run: Run, preemption: Preemption | None = None) -> Evaluation:
     """The run to its end, the returned pair handed over; `export` is to stand in for `hand_over.export_checkpoint`."""
     returned = await (alternate(run) if preemption is None else _alternate(run, preemption))
     best = returned.returned.pair
-    hand_over(run.dir / "export", best, run.dir, lambda: run.policy.weights_at(best.step)[0])
+    hand_over(run.dir / "export", best, run.dir, lambda: run.policy.tensors_at(best.step))
     return returned.returned_test
 
 

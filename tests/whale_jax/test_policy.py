@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -23,6 +24,9 @@ class CountsNothing:
 
     def init(self, params: Any) -> State:
         return State({name: jnp.asarray(leaf) for name, leaf in params.items()}, jnp.zeros((), jnp.int32))
+
+    def shapes(self, params: Any) -> State:
+        return jax.eval_shape(self.init, params)
 
 
 def policy(folder: Path, value: float = 1.0) -> Policy:

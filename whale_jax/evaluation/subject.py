@@ -7,7 +7,7 @@ from typing import Any
 
 from whale_jax import flags
 from whale_jax.assemble import Parts, read_parts
-from whale_jax.config import ConfigError, RunConfig
+from whale_jax.config import ConfigError, RunConfig, on_this_machine
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.history import Made, Station, check_inputs, find_initial_harness, read_history
 from whale_jax.pair import Pair
@@ -63,7 +63,7 @@ def read_subject(
     """
     directory = Path(settings["run_dir"]) if settings.get("run_dir") is not None else None
     record = None if directory is None else read_record(directory / "config.json")
-    merged = {**({} if record is None else record["settings"]), **settings}
+    merged = {**({} if record is None else on_this_machine(record["settings"])), **settings}
     if "harness" not in settings:
         merged["harness"] = None  # a run's is found by its hash
     config = flags.settled(merged if trains else {**merged, **_only_scored(merged, split, num_tasks)}, argv)

@@ -27,7 +27,7 @@ from whale_jax.qwen3_5.params import Params, is_matrix, param_shapes
 from whale_jax.qwen3_5.safetensors_file import CheckpointError, SafetensorsFile, recast_head
 from whale_jax.qwen3_5.tensor_table import Slot, get_leaf, leaves
 
-__all__ = ["CheckpointError", "export_checkpoint", "load_checkpoint"]
+__all__ = ["CheckpointError", "each_leaf", "export_checkpoint", "load_checkpoint"]
 
 _Bounds = tuple[tuple[int, int], ...]
 """Start and stop on every axis."""
@@ -54,15 +54,31 @@ def load_checkpoint(
     """
     source = CheckpointDir.open(directory)
     params: Params = {}
+    for path, leaf in _read_leaves(source, np.dtype(dtype), shardings):
+        parent = params if len(path) == 1 else params.setdefault(path[0], {})
+        parent[path[-1]] = leaf
+    return source.config, params
+
+
+def each_leaf(directory: str | Path) -> Iterator[tuple[tuple[str, ...], jax.Array]]:
+    """The parameters of a checkpoint directory in fp32 with their paths, one after another: none is kept.
+
+    Raises:
+        ConfigError, CheckpointError: as `load_checkpoint`; what is not finite is told at the end.
+    """
+    return _read_leaves(CheckpointDir.open(directory), np.dtype(np.float32), None)
+
+
+def _read_leaves(
+    source: CheckpointDir, dtype: np.dtype, shardings: Mapping[str, Any] | None
+) -> Iterator[tuple[tuple[str, ...], jax.Array]]:
     not_finite: dict[str, None] = {}
     for path, shape in leaves(param_shapes(source.config)):
         pieces = {name: slot for name, slot in source.slots.items() if slot.path == path}
         sharding = None if shardings is None else get_leaf(dict(shardings), path)
-        parent = params if len(path) == 1 else params.setdefault(path[0], {})
-        parent[path[-1]] = _read_leaf(source, pieces, shape, np.dtype(dtype), sharding, not_finite)
+        yield path, _read_leaf(source, pieces, shape, dtype, sharding, not_finite)
     if not_finite:
         raise CheckpointError(source.root, [f"{name} holds values that are not finite" for name in not_finite])
-    return source.config, params
 
 
 def _read_leaf(

@@ -175,6 +175,14 @@ class Placement:
         """Inside a jitted function: holds parameters, or a tree like them, to the table."""
         return jax.tree.map(lax.with_sharding_constraint, params, self.params)
 
+    def put_params(self, params: Params) -> Params:
+        """A copy in fp32 where the table says; each process brings the parts of its own devices.
+
+        Args:
+            params: whole in every process: host arrays, or arrays on its own devices.
+        """
+        return jax.tree.map(lambda leaf, sharding: put(np.asarray(leaf, np.float32), sharding), params, self.params)
+
     def gather_layer(self, layer: dict[str, Array], dtype: DTypeLike) -> dict[str, Array]:
         """Inside `over_rows`: the whole of one layer's parameters, matrices in the compute dtype, for this chip's rows.
 
@@ -250,6 +258,14 @@ def over_heads(function: Callable[..., Any], in_specs: Any, out_specs: Any) -> C
     if mesh.empty or TENSOR not in mesh.axis_names or mesh.shape[TENSOR] == 1 or TENSOR in mesh.manual_axes:
         return function
     return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, axis_names={TENSOR}, check_vma=False)
+
+
+def put(array: np.ndarray, sharding: NamedSharding) -> Array:
+    """A host array, the same in every process, where a sharding says. No process asks another for anything.
+
+    Every part is copied: on a CPU an array would otherwise share its memory with the next device's.
+    """
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index].copy())
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))

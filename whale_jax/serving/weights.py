@@ -24,6 +24,9 @@ class WeightSwap:
 
     Where the trainer's arrays are divided over those very devices, one jitted step gathers and converts them; arrays
     elsewhere travel to the devices first. Beside its argument it makes the copies and nothing else.
+
+    Arrays that are divided over the devices of several processes are gathered on all devices of their mesh, these among
+    them: every process takes that step at the same time, with arrays of the same mesh.
     """
 
     def __init__(self, devices: Sequence[Any], traced: Callable[[], None]) -> None:
@@ -36,7 +39,7 @@ class WeightSwap:
         self._devices = tuple(devices)
         self._everywhere = NamedSharding(Mesh(np.array(self._devices), ("replica",)), PartitionSpec())
         self._traced = traced
-        self._step = jax.jit(self._copied, static_argnums=1, out_shardings=self._everywhere)
+        self._steps: dict[NamedSharding, Any] = {}
 
     def __call__(self, params: Any, dtypes: Any = None) -> list[Served]:
         """One copy per device, in their order.
@@ -47,12 +50,24 @@ class WeightSwap:
         """
         leaves, structure = jax.tree.flatten(params)
         wanted = jax.tree.leaves(dtypes) if dtypes is not None else [leaf.dtype for leaf in leaves]
-        leaves = [self._within_reach(leaf) for leaf in leaves]
-        copies = self._step(leaves, tuple(jnp.dtype(dtype) for dtype in wanted))
+        everywhere = self._everywhere
+        if shared := [
+            leaf.sharding for leaf in leaves if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        ]:
+            assert isinstance(shared[0], NamedSharding)
+            everywhere = NamedSharding(shared[0].mesh, PartitionSpec())
+        else:
+            leaves = [self._within_reach(leaf) for leaf in leaves]
+        copies = self._step_to(everywhere)(leaves, tuple(jnp.dtype(dtype) for dtype in wanted))
         return [
             Served(jax.tree.unflatten(structure, [_part_on(device, leaf) for leaf in copies]))
             for device in self._devices
         ]
+
+    def _step_to(self, everywhere: NamedSharding) -> Any:
+        if everywhere not in self._steps:
+            self._steps[everywhere] = jax.jit(self._copied, static_argnums=1, out_shardings=everywhere)
+        return self._steps[everywhere]
 
     def _within_reach(self, leaf: Any) -> Any:
         """The array as a program on the devices can take it: as it is divided over them, or a copy of it on them.

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,8 @@ import orbax.checkpoint as ocp
 from whale_jax.training.fingerprint import describe_all, named_leaves
 
 State = TypeVar("State")
+Collect = Callable[[Any], np.ndarray]
+"""Array → a copy of it on this host."""
 
 _FORMAT = 1
 _INCOMPLETE = ".whale-incomplete-"
@@ -46,9 +48,10 @@ class Snapshot:
     arrays: Mapping[str, Any]
 
     @classmethod
-    def of(cls, state: Any) -> "Snapshot":
-        """Copies a pytree of arrays."""
-        return cls({name: np.array(jax.device_get(leaf), copy=True) for name, leaf in named_leaves(state).items()})
+    def of(cls, state: Any, collect: Collect | None = None) -> "Snapshot":
+        """Copies a pytree of arrays, one after the other, with `collect` where parts of them are elsewhere."""
+        collect = collect or _copied
+        return cls({name: collect(leaf) for name, leaf in named_leaves(state).items()})
 
     @cached_property
     def descriptions(self) -> dict[str, dict[str, Any]]:
@@ -72,13 +75,23 @@ class Saved:
 class Checkpoints:
     """The checkpoints of one run. One process writes; any may read."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 2, keep_every: int = 0) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep_last: int = 2,
+        keep_every: int = 0,
+        collect: Collect | None = None,
+        processes: set[int] | None = None,
+    ) -> None:
         """Looks at a directory, which need not exist yet.
 
         Args:
             directory: where the steps lie.
             keep_last: newest checkpoints kept, >= 1.
             keep_every: checkpoints whose step is a multiple of this are kept for ever; 0: none.
+            collect: brings an array to this host; default: all of it is on this process's devices.
+            processes: those of a JAX job that read and write here; default: all of them, which then must be one.
 
         Raises:
             ValueError: a number out of range.
@@ -90,6 +103,12 @@ class Checkpoints:
         self._keep_every = keep_every
         self._writer: ThreadPoolExecutor | None = None
         self._saving: Future[Saved] | None = None
+        self._collect = collect
+        self._processes = processes
+
+    def snapshot(self, state: Any) -> Snapshot:
+        """A copy of a state on this host."""
+        return Snapshot.of(state, self._collect)
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
@@ -112,7 +131,7 @@ class Checkpoints:
             state: pytree of arrays.
             step, meta, protect: as for `begin`, as are the errors.
         """
-        saving = self.begin(step, Snapshot.of(state), meta, protect=protect)
+        saving = self.begin(step, self.snapshot(state), meta, protect=protect)
         self._saving = None
         return saving.result()
 
@@ -171,13 +190,15 @@ class Checkpoints:
             ) from error
         return saved
 
-    def restore(self, step: int, like: State) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int, like: State, part: str = "") -> tuple[State, dict[str, Any]]:
         """Reads a checkpoint, to the bit.
 
         Args:
             step: a committed step.
             like: pytree of arrays or `jax.ShapeDtypeStruct` with the structure, dtypes, shapes and (where given)
                 shardings wanted.
+            part: what the names of the arrays begin with, where `like` is a part of the state (`params/`); the others
+                are not read.
 
         Returns:
             The state, and the record given to `save`.
@@ -185,27 +206,45 @@ class Checkpoints:
         Raises:
             CheckpointError: no such step, another structure than `like` (every difference is named), or damage.
         """
+        abstract = {name: _abstract(leaf) for name, leaf in named_leaves(like).items()}
+        arrays, meta = self._read(step, like, part, ocp.checkpoint_utils.construct_restore_args(abstract))
+        return jax.tree.unflatten(jax.tree.structure(like), list(arrays.values())), meta
+
+    def read(self, step: int, like: Any, part: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """As `restore`, into arrays of this host, by name."""
+        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in named_leaves(like)}
+        return self._read(step, like, part, how)
+
+    def _read(self, step: int, like: Any, part: str, how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         self.wait()
         record = self._record(step)
         wanted = named_leaves(like)
-        _check_structure(f"{self.directory / str(step)}", record["arrays"], wanted)
-        abstract = {name: _abstract(leaf) for name, leaf in wanted.items()}
+        saved = {name.removeprefix(part): one for name, one in record["arrays"].items() if name.startswith(part)}
+        _check_structure(f"{self.directory / str(step)}", saved, wanted)
         request = ocp.args.PyTreeRestore(
-            item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract)
+            item={part + name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in wanted.items()},
+            restore_args={part + name: one for name, one in how.items()},
+            partial_restore=bool(part),
         )
         path = (self.directory / str(step) / "state").absolute()
         try:
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            with self._checkpointer() as checkpointer:
                 arrays = checkpointer.restore(path, args=request)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error}. {self._others(step)}") from error
+        arrays = {name: arrays[part + name] for name in wanted}
         found = describe_all(arrays)
-        damaged = [name for name in wanted if found[name] != record["arrays"][name]]
+        damaged = [name for name in wanted if found[name] != saved[name]]
         if damaged:
             raise CheckpointError(
                 f"{path} is damaged: other bits than were saved in {', '.join(damaged)}. {self._others(step)}"
             )
-        return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]), record["meta"]
+        return arrays, record["meta"]
+
+    def _checkpointer(self) -> ocp.Checkpointer:
+        options = ocp.options.MultiprocessingOptions(active_processes=self._processes)
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+        return ocp.Checkpointer(handler, multiprocessing_options=options)
 
     def meta(self, step: int) -> dict[str, Any]:
         """The record given to `save`, without reading the arrays.
@@ -221,7 +260,7 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._sweep()
             partial.mkdir()
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            with self._checkpointer() as checkpointer:
                 checkpointer.save((partial / "state").absolute(), args=ocp.args.PyTreeSave(dict(arrays)))
             (partial / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
             size = _flush(partial)
@@ -277,8 +316,12 @@ class Checkpoints:
                 shutil.rmtree(path)
 
 
+def _copied(leaf: Any) -> np.ndarray:
+    return np.array(jax.device_get(leaf), copy=True)
+
+
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 

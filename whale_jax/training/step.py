@@ -22,7 +22,7 @@ from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.params import Params, param_shapes
 from whale_jax.qwen3_5.remat import Remat
-from whale_jax.qwen3_5.sharding import ROWS, Placement, check
+from whale_jax.qwen3_5.sharding import ROWS, Placement, check, put
 from whale_jax.serving.driver import Sampling
 from whale_jax.training.fingerprint import named_leaves
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
@@ -149,6 +149,7 @@ class TrainStep:
         self._add = jax.jit(self._trace_add, donate_argnums=0)
         self._measure = jax.jit(self._trace_measure)
         self._apply = jax.jit(self._trace_apply, donate_argnums=0)
+        self._spread = jax.jit(lambda array: array, out_shardings=placement and placement.on(PartitionSpec()))
 
     @property
     def compilations(self) -> int:
@@ -167,13 +168,28 @@ class TrainStep:
 
     def init(self, params: Params) -> TrainState:
         """The state at step 0, on a copy of `params` (an update consumes the arrays of its state)."""
-        if self._placement is None:
-            params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-            if self._lanes[0] is not None:
-                params = jax.device_put(params, self._lanes[0])
-        else:
-            params = jax.tree.map(_copied_onto, params, self._placement.params)
+        if self._placement is not None:
+            params = self._placement.put_params(params)
+            step = put(np.zeros((), np.int32), self._placement.on(PartitionSpec()))
+            return TrainState(params, self._init(params), step)
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
+        if self._lanes[0] is not None:
+            params = jax.device_put(params, self._lanes[0])
         return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+
+    def place(self, params: Params) -> Params:
+        """Weights to be served alone: where `init` puts them on a mesh, otherwise where they are."""
+        if self._placement is not None:
+            return self._placement.put_params(params)
+        return jax.tree.map(jnp.asarray, params)
+
+    def shapes(self, params: Params) -> TrainState:
+        """What `init` makes of `params`, as shapes, with their shardings where there is a mesh."""
+        if self._placement is None:
+            return jax.eval_shape(self.init, params)
+        step: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=self._placement.on(PartitionSpec()))
+        placed: Any = jax.tree.map(_placed_shape, self._param_shapes(), self._placement.params)
+        return TrainState(placed, self.opt_state_shapes(), step)
 
     def warm_up(self, state: TrainState, shapes: Sequence[Shape]) -> None:
         """Runs the largest batch that there can be, full of targets, beside the whole state, and then one of every
@@ -253,16 +269,23 @@ class TrainStep:
         if not batches:
             return state, None
         totals, logprobs = self._totals(state.params, batches)
-        loss, accuracy, grad_norm, tokens = (float(value) for value in jax.device_get(self._measure(totals)))
+        loss, accuracy, grad_norm, tokens = (float(value) for value in self._read(self._measure(totals)))
+        read_logprobs = self._read(logprobs)
         finite = np.isfinite(loss) and np.isfinite(grad_norm)
         if not finite or 0 < self._max_grad_norm < grad_norm:
             raise TrainingDiverged(
                 f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
                 f"tokens{'' if finite else ', which is not finite'}; no step was made. "
-                + _diagnosis(state.params, totals.grads, batches, jax.device_get(logprobs) if self._compares else None)
+                + _diagnosis(state.params, totals.grads, batches, read_logprobs if self._compares else None)
             )
-        metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, jax.device_get(logprobs)))
+        metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, read_logprobs))
         return self._apply(state, totals), metrics
+
+    def _read(self, arrays: Sequence[jax.Array]) -> list[np.ndarray]:
+        """The arrays on the host; on a mesh, parts may be another process's until every device has all of them."""
+        if self._placement is not None:
+            arrays = [self._spread(array) for array in arrays]
+        return jax.device_get(list(arrays))
 
     def _totals(self, params: Params, batches: Sequence[Batch]) -> tuple[_Totals, list[jax.Array]]:
         """Sums over all micro-batches, and each one's log-probabilities of its sampled targets."""
@@ -364,14 +387,8 @@ class TrainStep:
         if self._placement is None:
             return batch
         check(self._config, self._placement.mesh, rows=batch.tokens.shape[0])
-        return jax.device_put(batch, self._placement.on(PartitionSpec(ROWS)))
-
-
-def _copied_onto(leaf: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
-    """A copy in fp32; a host array goes straight to its shards."""
-    if isinstance(leaf, jax.Array):
-        return jax.device_put(jnp.array(leaf, jnp.float32, copy=True), sharding)
-    return jax.device_put(np.array(leaf, np.float32, copy=True), sharding)
+        rows = self._placement.on(PartitionSpec(ROWS))
+        return jax.tree.map(lambda leaf: put(np.asarray(leaf), rows), batch)
 
 
 def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> Any:

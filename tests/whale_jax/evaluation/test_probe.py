@@ -235,7 +235,7 @@ def test_a_probe_leaves_nothing_but_its_entry(tmp_path, phases):
 
     run.config = RunConfig()  # type: ignore[assignment]
     run.scratch = scratch  # type: ignore[attr-defined]
-    run.forget_serving = lambda: forgotten.append(True)  # type: ignore[attr-defined]
+    run.swap = SimpleNamespace(forget=lambda: forgotten.append(True))  # type: ignore[attr-defined]
     run.meter = SimpleNamespace(trained=lambda tokens: None)  # type: ignore[attr-defined]
     run.commit_account = lambda: None  # type: ignore[attr-defined]
     assert asyncio.run(choose.choose(run, 0, run.initial_pair)) is Component.WEIGHTS  # type: ignore[arg-type]
