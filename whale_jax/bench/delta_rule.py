@@ -6,6 +6,7 @@ A new implementation (a kernel for some hardware) is one more entry of `implemen
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -127,6 +128,8 @@ def _add_torch(
         from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
     except ImportError as error:
         return f"torch is left out: {error}"
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
 
     def call(gradients: bool) -> np.ndarray:
         tensors = {name: torch.tensor(inputs[name], requires_grad=gradients) for name in ARGUMENTS}

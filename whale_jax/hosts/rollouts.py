@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 
-from harness_search.contract import Budgets, HarnessError
+from harness_search.contract import Budgets
 from harness_search.sandbox.backends import SandboxUnavailable
 from whale_jax.hosts.channel import HostsError, Message
 from whale_jax.hosts.groups import Group, GroupQueue
@@ -15,8 +15,6 @@ from whale_jax.hosts.leader import Leader
 from whale_jax.hosts.traces import request_to_json, unpacked
 from whale_jax.rollout.runner import EpisodeRequest, RolloutRunner
 from whale_jax.rollout.trace import Trace
-
-_ERRORS = {error.__name__: error for error in (HarnessError, SandboxUnavailable)}
 
 
 @dataclass(eq=False)
@@ -130,8 +128,9 @@ class HostsRunner:
             for trace in traces:
                 job.finished.put_nowait(trace)
         elif message.kind == "failed":
-            kind, text = fields["error"], fields["text"]
-            error = _ERRORS[kind](text) if kind in _ERRORS else HostsError(f"host {host}: {kind}: {text}")
+            kind, text = fields["error"], f"host {host}: {fields['text']}"
+            unavailable = kind == SandboxUnavailable.__name__
+            error = SandboxUnavailable(text) if unavailable else HostsError(f"host {host}: {kind}: {fields['text']}")
             job.finished.put_nowait(error)
         elif message.kind == "dropped":
             job.running_on.discard(host)

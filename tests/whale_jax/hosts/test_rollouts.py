@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness_search.contract import Budgets, HarnessError
+from harness_search.contract import Budgets
+from harness_search.sandbox.backends import SandboxUnavailable
 from tests.whale_jax.rollout.conftest import FakeCodec, FakeDriver, make_runner, make_task
 from whale_jax.domains.task import Split
 from whale_jax.hosts.channel import Channel
@@ -107,17 +108,17 @@ def test_a_host_takes_all_that_a_busy_one_has_not_begun():
     asyncio.run(run())
 
 
-def test_a_broken_harness_is_told_whichever_host_finds_it(monkeypatch):
+def test_a_sandbox_that_does_not_come_up_is_told_whichever_host_finds_it(monkeypatch):
     start = WorkerPool.worker
 
     async def worker(pool, lease):
         if lease.source == "broken":
-            raise HarnessError("it has no run")
+            raise SandboxUnavailable("no processes are left")
         return await start(pool, lease)
 
     async def run():
         async with two_hosts(harness, harness) as hosts:
-            with pytest.raises(HarnessError, match="it has no run"):
+            with pytest.raises(SandboxUnavailable, match="no processes are left"):
                 async for _ in hosts.runner.run("broken", REQUESTS):
                     pass
             assert len([trace async for trace in hosts.runner.run("source", REQUESTS[:2])]) == 2
