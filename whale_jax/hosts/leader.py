@@ -161,7 +161,7 @@ class Leader:
             # If the same happened here, this process ends all of them before the time is over.
             self._end_in_time(f"host {host} could not make a step that the others made: {message.fields['text']}")
         else:
-            while self.failure is None:
+            while self.failure is None and not self._ended:
                 with contextlib.suppress(queue.Full):
                     return self._answers[host - 1].put(message, timeout=0.2)
 
