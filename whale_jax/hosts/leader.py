@@ -138,6 +138,8 @@ class Leader:
         deadline = time.monotonic() + END_SECONDS
         for gone in self._gone:
             gone.wait(max(0.0, deadline - time.monotonic()))
+        for channel in self._channels:
+            channel.close()
 
     def _tell(self, kind: str, *blobs: bytes | memoryview, **fields: Any) -> None:
         try:
