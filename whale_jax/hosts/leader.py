@@ -138,6 +138,8 @@ class Leader:
         deadline = time.monotonic() + END_SECONDS
         for gone in self._gone:
             gone.wait(max(0.0, deadline - time.monotonic()))
+        for channel in self._channels:
+            channel.close()
 
     def _tell(self, kind: str, *blobs: bytes | memoryview, **fields: Any) -> None:
         try:
@@ -161,7 +163,7 @@ class Leader:
             # If the same happened here, this process ends all of them before the time is over.
             self._end_in_time(f"host {host} could not make a step that the others made: {message.fields['text']}")
         else:
-            while self.failure is None:
+            while self.failure is None and not self._ended:
                 with contextlib.suppress(queue.Full):
                     return self._answers[host - 1].put(message, timeout=0.2)
 
