@@ -35,7 +35,7 @@ class Fleet:
         tensor: chips of a replica.
         slots: of a replica.
         busy_slots: of those, what the episodes in flight on a host (`--concurrency`) can fill.
-        rows: of a micro-batch, on all chips: `--rows`, made a multiple of the chips.
+        rows: of a micro-batch, on all chips: `--rows`, made a multiple of the chips that divide rows.
     """
 
     config: RunConfig
@@ -51,11 +51,18 @@ class Fleet:
         """As a run with these settings would use the topology.
 
         Raises:
-            PlanError: not even all chips that may share a replica hold its weights.
+            PlanError: not even all chips that may share a replica hold its weights, or the mesh of the settings has
+                another number of chips.
         """
         chips = len(topology.devices)
         single_host = topology.chip is None or (topology.chip.name in ("v5e", "v6e") and chips <= 8)
-        rows = -(-config.training.rows // chips) * chips
+        data, fsdp, tensor = _train_mesh(config, chips)
+        if data * fsdp * tensor != chips:
+            raise PlanError(
+                f"--mesh_data={data} --mesh_fsdp={fsdp} --mesh_tensor={tensor}: their product must be the number of "
+                f"chips of the topology, {chips}"
+            )
+        rows = -(-config.training.rows // (data * fsdp)) * data * fsdp
         fleet = cls(config, shape, chips, chips if single_host else min(4, chips), 1, config.rollout.slots, rows)
         limit = None if topology.chip is None else topology.chip.hbm_bytes
         return fleet if limit is None else fleet._spread(limit)
@@ -115,8 +122,16 @@ class Fleet:
         )
 
     def mesh(self, step: Step) -> tuple[int, int, int]:
-        """Training divides everything over all chips; serving has replicas."""
-        return (1, self.chips, 1) if step is Step.TRAIN else (self.replicas, 1, self.tensor)
+        """Training has the mesh of the settings, or divides everything over all chips; serving has replicas."""
+        if step is not Step.TRAIN:
+            return self.replicas, 1, self.tensor
+        return _train_mesh(self.config, self.chips)
+
+    @property
+    def row_shards(self) -> int:
+        """Parts that the rows of a micro-batch are divided into."""
+        data, fsdp, _ = _train_mesh(self.config, self.chips)
+        return data * fsdp
 
     @property
     def slot_bytes(self) -> float:
@@ -129,3 +144,7 @@ class Fleet:
         state = layers * shape.linear_value_heads * shape.linear_key_dim * shape.linear_value_dim * 4
         window = layers * shape.conv_window * shape.conv_channels * self.entry_bytes
         return (pages + state + window) / self.tensor
+
+
+def _train_mesh(config: RunConfig, chips: int) -> tuple[int, int, int]:
+    return config.mesh.sizes or (1, chips, 1)

@@ -57,10 +57,7 @@ def _stage(plan: RunPlan, stage: Stage, one: Occupancy) -> str:
 def _largest(plan: RunPlan) -> str:
     found = plan.largest
     assert found is not None
-    return (
-        f"it holds {found.rollout_slots} slots to a replica in rollouts, {found.slots} in every stage, and "
-        f"{found.rows} rows to a micro-batch if no slots were there while it trains"
-    )
+    return f"it holds {found.slots} slots to a replica in rollouts, and {found.rows} rows to a micro-batch in training"
 
 
 def changes(plan: RunPlan) -> list[str]:

@@ -1,8 +1,8 @@
 """What lies on a chip together in every stage of a run.
 
-Trainer and engine share the chips. The trainer's state and the engine's weights stay throughout, and so do keys, values
-and recurrent states: a run does not call `SlotTable.suspend` yet. A copy of the serving weights, divided like the
-trainer's, is kept to measure what a swap changed.
+Trainer and engine share the chips. The trainer's state and the engine's weights stay throughout. Keys, values and
+recurrent states are given up before a training step (`Driver.suspend`), and taken again by the first rollout after the
+swap. A copy of the serving weights, divided like the trainer's, is kept to measure what a swap changed.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ def occupancies(fleet: Fleet, plans: Mapping[Step, Plan]) -> dict[Stage, Occupan
     pool = fleet.slots * fleet.slot_bytes + PREFIX_BYTES / fleet.tensor
     return {
         Stage.ROLLOUT: Occupancy(trainer, 0, weights, pool, serving),
-        Stage.TRAIN: Occupancy(trainer, train["gradients"], weights, pool, train["activations"]),
-        Stage.SWAP: Occupancy(trainer + copy, 0, 2 * weights, pool),
+        Stage.TRAIN: Occupancy(trainer, train["gradients"], weights, 0, train["activations"]),
+        Stage.SWAP: Occupancy(trainer + copy, 0, 2 * weights, 0),
         Stage.CHECKPOINT: Occupancy(trainer, 0, weights, pool),
     }
 
@@ -58,13 +58,11 @@ class Largest:
     """What fits on a chip.
 
     Attributes:
-        rollout_slots: of a replica, each with room for a whole window, while episodes run.
-        slots: in every stage.
-        rows: of a micro-batch, on all chips, if no slots were there; temporaries taken in proportion to the rows.
+        slots: of a replica, each with room for a whole window; 0 where a stage without slots does not fit.
+        rows: of a micro-batch, on all chips; temporaries taken in proportion to the rows.
         row_len: positions of a row, one row to a chip, likewise; a multiple of 1,024.
     """
 
-    rollout_slots: int
     slots: int
     rows: int
     row_len: int
@@ -73,15 +71,16 @@ class Largest:
 def largest(fleet: Fleet, limit: float, plans: Mapping[Step, Plan]) -> Largest:
     """What fits beside the rest."""
     found = occupancies(fleet, plans)
-    slots = {stage: _slots(fleet, limit, one) for stage, one in found.items()}
+    with_slots = [_slots(fleet, limit, one) for one in found.values() if one.slots]
+    fits = all(one.total <= limit for one in found.values() if not one.slots)
     train = found[Stage.TRAIN]
-    room = limit - (train.total - train.temporaries - train.slots)
-    share, of_a_chip = room / max(1.0, train.temporaries), fleet.rows // fleet.chips
+    room = limit - (train.total - train.temporaries)
+    shards = fleet.row_shards
+    share, of_a_chip = room / max(1.0, train.temporaries), fleet.rows // shards
     positions = share * of_a_chip * fleet.config.training.row_len
     return Largest(
-        rollout_slots=slots[Stage.ROLLOUT],
-        slots=min(slots.values()),
-        rows=max(0, int(share * of_a_chip)) * fleet.chips,
+        slots=min(with_slots) if fits else 0,
+        rows=max(0, int(share * of_a_chip)) * shards,
         row_len=max(0, int(positions) // 1024 * 1024),
     )
 

@@ -108,8 +108,8 @@ def test_what_lies_on_a_chip_in_every_stage():
     pool = 32 * fleet.slot_bytes / GIB + 1 / 16
     totals = {stage: one.total / GIB for stage, one in found.items()}
     assert totals["rollout"] == pytest.approx(trainer + 3.5 + pool + 0.25)
-    assert totals["train"] == pytest.approx(trainer + 7 / 16 + 3.5 + pool + 2)
-    assert totals["swap"] == pytest.approx(trainer + 7 / 32 + 7 + pool)
+    assert totals["train"] == pytest.approx(trainer + 7 / 16 + 3.5 + 2), "the slots are given up for training"
+    assert totals["swap"] == pytest.approx(trainer + 7 / 32 + 7)
     assert totals["checkpoint"] == pytest.approx(trainer + 3.5 + pool)
 
 
@@ -121,12 +121,21 @@ def test_the_largest_that_fits_is_the_largest():
         found = stages.occupancies(fleet.with_slots(slots), PLANS)
         return max(found[stage].total for stage in among)
 
-    for slots, among in ((largest.rollout_slots, ["rollout"]), (largest.slots, stages.Stage)):
-        assert most(slots, *among) <= limit < most(slots + 1, *among)
+    assert most(largest.slots, *stages.Stage) <= limit < most(largest.slots + 1, *stages.Stage)
     train = stages.occupancies(fleet, PLANS)[stages.Stage.TRAIN]
     rest = train.total - train.slots - train.temporaries
     rows = largest.rows // 16
     assert rest + rows * 2 * GIB <= limit < rest + (rows + 1) * 2 * GIB, "2 GiB for each row of a chip"
+    small = rest - 1
+    assert stages.largest(fleet, small, PLANS).slots == 0, "training does not fit, whatever the slots"
+
+
+def test_training_is_planned_on_the_mesh_of_the_settings():
+    fleet = Fleet.of(settings("--mesh_data=2", "--mesh_fsdp=4", "--mesh_tensor=2", "--rows=3"), SIZES["2b"], V5E)
+    assert (fleet.mesh(Step.TRAIN), fleet.rows) == ((2, 4, 2), 8)
+    assert Fleet.of(settings("--rows=3"), SIZES["2b"], V5E).mesh(Step.TRAIN) == (1, 16, 1)
+    with pytest.raises(PlanError, match="their product must be the number of chips of the topology, 16"):
+        Fleet.of(settings("--mesh_fsdp=8"), SIZES["2b"], V5E)
 
 
 def test_makespan():
