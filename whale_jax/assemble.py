@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -29,7 +28,7 @@ from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.sandbox.worker import HarnessWorker
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
 from whale_jax.config import ConfigError, RunConfig, TrainingSettings
-from whale_jax.domains.domain import Domain
+from whale_jax.domains.domain import CountTokens, Domain
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, Task, TaskError
 from whale_jax.hosts.checkpoints import make_checkpoints
@@ -82,15 +81,7 @@ def read_parts(config: RunConfig) -> Parts:
     shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
-        domain = load_domain(
-            config.run.domain,
-            sandbox=config.rollout.sandbox,
-            task_dir=config.data.task_dir,
-            max_bad_rows=config.data.max_bad_rows,
-            allow_overlap=config.data.allow_overlap,
-            count_tokens=lambda text: len(codec.encode_text(text)),
-            **config.searchqa_options(),
-        )
+        domain = read_domain(config, codec.count_tokens)
     except (CheckpointConfigError, CheckpointError, OSError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
     except TaskError as error:
@@ -123,7 +114,6 @@ def read_parts(config: RunConfig) -> Parts:
         )
     _replica_devices(config.rollout.replicas)
     weights = fingerprint(params)
-    tokenizer = hashlib.sha256((directory / "tokenizer.json").read_bytes()).hexdigest()
     return Parts(
         domain=domain,
         splits=splits,
@@ -136,13 +126,26 @@ def read_parts(config: RunConfig) -> Parts:
         codec=codec,
         harness=harness,
         backend=backend,
-        inputs=Inputs(
+        inputs=Inputs.of(
             data=domain.data_hash,
-            harness=hashlib.sha256(harness.encode()).hexdigest(),
+            harness=harness,
             weights=weights,
-            tokenizer=tokenizer,
+            checkpoint=directory,
             template=codec.template_sha256,
         ),
+    )
+
+
+def read_domain(config: RunConfig, count_tokens: CountTokens) -> Domain:
+    """The domain of a run with its tasks. Raises TaskError and, where it runs code itself, SandboxUnavailable."""
+    return load_domain(
+        config.run.domain,
+        sandbox=config.rollout.sandbox,
+        task_dir=config.data.task_dir,
+        max_bad_rows=config.data.max_bad_rows,
+        allow_overlap=config.data.allow_overlap,
+        count_tokens=count_tokens,
+        **config.searchqa_options(),
     )
 
 

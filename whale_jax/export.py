@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from absl import flags as absl_flags
 
 from whale_jax.assemble import checkpoint_directory
@@ -22,7 +20,7 @@ from whale_jax.main import print_errors
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import CheckpointError, each_leaf, export_checkpoint, load_checkpoint
-from whale_jax.qwen3_5.params import param_shapes
+from whale_jax.qwen3_5.params import abstract_params
 from whale_jax.rundir import read_record, read_returned
 from whale_jax.training.checkpoint import CheckpointError as TrainingCheckpointError
 from whale_jax.training.checkpoint import Checkpoints
@@ -75,11 +73,7 @@ def _read_config(path: Path) -> tuple[RunConfig, str]:
 
 def _restore(run_dir: Path, step: int, config: Qwen35Config) -> Any:
     """The weights alone: an optimizer's state is several times as large."""
-    like = jax.tree.map(
-        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-        param_shapes(config),
-        is_leaf=lambda node: isinstance(node, tuple),
-    )
+    like = abstract_params(config)
     try:
         return Checkpoints(run_dir / "checkpoints").restore(step, like, "params/")[0]
     except TrainingCheckpointError as error:

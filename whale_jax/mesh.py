@@ -9,8 +9,8 @@ from jax.sharding import SingleDeviceSharding
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.params import param_shapes
-from whale_jax.qwen3_5.sharding import Placement, ShardingError, check, make_mesh
+from whale_jax.qwen3_5.params import abstract_params
+from whale_jax.qwen3_5.sharding import AXES, Placement, ShardingError, check, make_mesh
 
 
 def require_devices(config: RunConfig, checkpoint: Path) -> Any:
@@ -30,10 +30,26 @@ def require_devices(config: RunConfig, checkpoint: Path) -> Any:
     except CheckpointConfigError as error:
         raise ConfigError(f"--checkpoint={checkpoint}: {error}") from error
     make_placement(config, shape)
+    return on_the_host(shape)
+
+
+def on_the_host(shape: Qwen35Config) -> Any:
+    """Shardings that keep parameters in host memory where there are accelerators: in fp32 one may not hold them.
+
+    None, the default, on CPUs and where JAX_PLATFORMS leaves the CPU out.
+    """
     if jax.default_backend() == "cpu":
         return None
-    host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    return jax.tree.map(lambda _: host, param_shapes(shape), is_leaf=lambda node: isinstance(node, tuple))
+    try:
+        host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:
+        return None
+    return jax.tree.map(lambda _: host, abstract_params(shape))
+
+
+def mesh_flags(sizes: tuple[int, int, int]) -> str:
+    """The flags of a mesh of data x fsdp x tensor devices."""
+    return " ".join(f"--mesh_{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
 
 
 def make_placement(config: RunConfig, shape: Qwen35Config) -> Placement | None:
@@ -46,7 +62,7 @@ def make_placement(config: RunConfig, shape: Qwen35Config) -> Placement | None:
     if sizes is None:
         return None
     data, fsdp, tensor = sizes
-    flags = f"--mesh_data={data} --mesh_fsdp={fsdp} --mesh_tensor={tensor}"
+    flags = mesh_flags(sizes)
     count = jax.device_count()
     if data * fsdp * tensor != count:
         hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -38,6 +39,12 @@ class Inputs:
     weights: str
     tokenizer: str
     template: str
+
+    @classmethod
+    def of(cls, *, data: str, harness: str, weights: str, checkpoint: Path, template: str) -> "Inputs":
+        """Hashes what is given as itself: a harness's source and the tokenizer in a checkpoint folder."""
+        tokenizer = hashlib.sha256((checkpoint / "tokenizer.json").read_bytes()).hexdigest()
+        return cls(data, hashlib.sha256(harness.encode()).hexdigest(), weights, tokenizer, template)
 
 
 def refuse_inside(directory: Path, checkpoint: Path) -> None:

@@ -31,6 +31,7 @@ from whale_jax.doctor.probe import Measured, Probe, Size, factors, here
 from whale_jax.doctor.run_dir import run_dir
 from whale_jax.domains.domain import Domain
 from whale_jax.main import print_errors, use_all_cores
+from whale_jax.mesh import on_the_host
 from whale_jax.plan import model_cost
 from whale_jax.plan.calibration import Calibration
 from whale_jax.plan.hlo import HloError
@@ -39,7 +40,6 @@ from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
-from whale_jax.qwen3_5.params import param_shapes
 from whale_jax.qwen3_5.sharding import ShardingError
 
 
@@ -89,7 +89,7 @@ class Doctor:
         yield from machine.room(config, model_cost.parameter_count(shape), files)
         began = time.perf_counter()
         try:
-            _, loaded = load_checkpoint(directory, shardings=_on_the_host(shape))
+            _, loaded = load_checkpoint(directory, shardings=on_the_host(shape))
         except CheckpointError as error:
             yield fail("weights", str(error), "download the files that it names again")
             return
@@ -133,17 +133,6 @@ class Doctor:
             return None
         measured = {step.value: one.as_json() for step, one in self.measured.items()}
         return Calibration(found, self.topology.chip, "measured", measured)
-
-
-def _on_the_host(shape: Qwen35Config) -> Any:
-    """Shardings that keep parameters in host memory where there are accelerators: fp32 may not fit one of them."""
-    if jax.default_backend() == "cpu":
-        return None
-    try:
-        host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
-        return None
-    return jax.tree.map(lambda _: host, param_shapes(shape), is_leaf=lambda node: isinstance(node, tuple))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,18 +1,17 @@
 """The task files: those that were prepared, to the bit, and whether the domain can read them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from harness_search.sandbox.backends import SandboxUnavailable
+from whale_jax.assemble import read_domain
 from whale_jax.config import RunConfig
 from whale_jax.doctor.page import Verdict, fail, ok, warn
-from whale_jax.domains.domain import Domain
+from whale_jax.domains.domain import CountTokens, Domain
 from whale_jax.domains.manifest import MANIFEST_NAME, Manifest, digest
-from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, TaskError
 
 
-def data(config: RunConfig, count_tokens: Callable[[str], int] | None) -> tuple[list[Verdict], Domain | None]:
+def data(config: RunConfig, count_tokens: CountTokens | None) -> tuple[list[Verdict], Domain | None]:
     """Verdicts on `--task_dir`, or without one on the demo's tasks; and the domain where it can be used.
 
     Args:
@@ -54,18 +53,10 @@ def prepared(folder: Path, domain: str) -> Verdict:
     return ok("prepared", f"{len(manifest.outputs)} files as prepared (seed {manifest.seed}), SHA-256 compared")
 
 
-def tasks(config: RunConfig, count_tokens: Callable[[str], int]) -> tuple[Verdict, Domain | None]:
+def tasks(config: RunConfig, count_tokens: CountTokens) -> tuple[Verdict, Domain | None]:
     """Loads the domain as a run does."""
     try:
-        domain = load_domain(
-            config.run.domain,
-            sandbox=config.rollout.sandbox,
-            task_dir=config.data.task_dir,
-            max_bad_rows=config.data.max_bad_rows,
-            allow_overlap=config.data.allow_overlap,
-            count_tokens=count_tokens,
-            **config.searchqa_options(),
-        )
+        domain = read_domain(config, count_tokens)
     except (SandboxUnavailable, TaskError) as error:
         return fail("tasks", str(error), "mend the files that it names, or --max_bad_rows"), None
     counts = {split: len(domain.tasks(split)) for split in Split}

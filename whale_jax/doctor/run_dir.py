@@ -1,6 +1,5 @@
 """The run directory: fresh, or that of a run which goes on with these settings and inputs."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ def run_dir(config: RunConfig, checkpoint: Path, domain: Domain, codec: ChatCode
     if config.run.run_dir is None:
         return ok("run_dir", "a fresh numbered folder under runs/")
     directory = Path(config.run.run_dir)
-    inputs = Inputs(
+    inputs = Inputs.of(
         data=domain.data_hash,
-        harness=hashlib.sha256(source.encode()).hexdigest(),
+        harness=source,
         weights=fingerprint(params),
-        tokenizer=hashlib.sha256((checkpoint / "tokenizer.json").read_bytes()).hexdigest(),
+        checkpoint=checkpoint,
         template=codec.template_sha256,
     )
     try:

@@ -14,6 +14,7 @@ from whale_jax.assemble import optimizer_settings
 from whale_jax.config import RunConfig
 from whale_jax.doctor.page import Verdict, fail, ok, warn
 from whale_jax.doctor.probe import Measured, Memory, Probe, free_host_bytes, live_bytes, timed
+from whale_jax.mesh import mesh_flags
 from whale_jax.plan.chips import GIB, Topology
 from whale_jax.plan.live import Spread, live_lengths
 from whale_jax.plan.plan import Plan, plan
@@ -182,20 +183,22 @@ class Serving:
 def training(
     config: RunConfig, shape: Qwen35Config, params: list[Any], probe: Probe, topology: Topology
 ) -> Iterator[Verdict | Measured]:
-    """Two optimizer steps, the second one timed, on all devices; the verdict, and the measurement if one was made.
+    """Two optimizer steps, the second one timed, on all devices: on the mesh of the settings, or without one, where a
+    run would train on one chip, divided over all. The verdict, and the measurement if one was made.
 
     Args:
         params: holds the parameters alone, and is emptied as soon as the training state has its copy.
     """
     devices = list(topology.devices)[: 1 if probe.small else None]
-    rows = -(-probe.rows // len(devices)) * len(devices)
+    sizes = None if probe.small else config.mesh.sizes
+    rows = probe.rows if sizes else -(-probe.rows // len(devices)) * len(devices)
     remat, optimizer = Remat.of(config.model.remat), OptimizerName(config.training.optimizer)
     work = Work(
         shape, Step.TRAIN, rows, probe.row_len, remat=remat, optimizer=optimizer,
         compute_dtype=config.model.compute_dtype,
     )  # fmt: skip
     limit = topology.chip.hbm_bytes if topology.chip else None
-    mesh = default_mesh(work, len(devices), limit)
+    mesh = sizes or default_mesh(work, len(devices), limit)
     planned = plan(work, Topology(topology.name, topology.chip, devices), mesh)
     if short := _shortage(planned, len(devices), devices[0].platform, live_bytes()):
         yield short
@@ -221,6 +224,8 @@ def training(
     yield measured
     loss = " then ".join(f"{one:.3f}" for one in losses)
     what = f"{rows} rows of {probe.row_len}, {remat} remat, {optimizer}, loss {loss}"
+    if len(devices) > 1:
+        what += f", {mesh_flags(mesh)} --rows={rows}"
     yield _verdict("train", what, measured, finite=bool(np.isfinite(losses).all()))
 
 

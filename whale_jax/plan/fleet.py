@@ -1,10 +1,12 @@
 """How a run lies on a topology: replicas, hosts, and the work of its steps."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from whale_jax.config import RunConfig
+from whale_jax.mesh import mesh_flags
 from whale_jax.plan import model_cost
 from whale_jax.plan.chips import Topology
 from whale_jax.plan.live import Spread
@@ -56,13 +58,11 @@ class Fleet:
         """
         chips = len(topology.devices)
         single_host = topology.chip is None or (topology.chip.name in ("v5e", "v6e") and chips <= 8)
-        data, fsdp, tensor = _train_mesh(config, chips)
-        if data * fsdp * tensor != chips:
-            raise PlanError(
-                f"--mesh_data={data} --mesh_fsdp={fsdp} --mesh_tensor={tensor}: their product must be the number of "
-                f"chips of the topology, {chips}"
-            )
-        rows = -(-config.training.rows // (data * fsdp)) * data * fsdp
+        sizes = _train_mesh(config, chips)
+        if math.prod(sizes) != chips:
+            raise PlanError(f"{mesh_flags(sizes)}: their product must be the number of chips of the topology, {chips}")
+        shards = sizes[0] * sizes[1]
+        rows = -(-config.training.rows // shards) * shards
         fleet = cls(config, shape, chips, chips if single_host else min(4, chips), 1, config.rollout.slots, rows)
         limit = None if topology.chip is None else topology.chip.hbm_bytes
         return fleet if limit is None else fleet._spread(limit)

@@ -18,7 +18,7 @@ from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.cache import PAGE
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.paged import kernel_reads
-from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.params import Params, abstract_params
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import (
     AXES,
@@ -273,12 +273,7 @@ def _decode(
 
 
 def _params(config: Qwen35Config, placement: Placement, dtype: Any) -> Any:
-    return jax.tree.map(
-        lambda shape, sharding: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding),
-        param_shapes(config),
-        placement.params,
-        is_leaf=lambda node: isinstance(node, tuple),
-    )
+    return jax.tree.map(_placed, abstract_params(config, dtype), placement.params)
 
 
 def _cache(work: Work, slots: int, replicas: int) -> Any:

@@ -2,8 +2,10 @@
 
 import dataclasses
 
+from whale_jax.mesh import mesh_flags
 from whale_jax.plan.chips import GIB
 from whale_jax.plan.hours import Hours
+from whale_jax.plan.programs import Step
 from whale_jax.plan.run_plan import RunPlan
 from whale_jax.plan.stages import Largest, Occupancy, Stage
 
@@ -21,9 +23,9 @@ def page(plan: RunPlan, model: str) -> str:
         [
             f"{fleet.config.run.domain}, {model}, on {plan.topology}: {_many(fleet.chips, 'chip')}, "
             f"{_many(fleet.hosts, 'host')}, {_many(fleet.replicas, 'replica')} of {_many(fleet.tensor, 'chip')}",
-            f"training: {fleet.rows} rows of {training.row_len} to a micro-batch, remat {fleet.config.model.remat}, "
-            f"{training.optimizer}; serving: {fleet.slots} slots of {rollout.max_len} to a replica, "
-            f"{fleet.config.model.compute_dtype}",
+            f"training: {mesh_flags(fleet.mesh(Step.TRAIN))} --rows={fleet.rows}, {training.row_len} tokens to a row, "
+            f"remat {fleet.config.model.remat}, {training.optimizer}; serving: {fleet.slots} slots of "
+            f"{rollout.max_len} to a replica, {fleet.config.model.compute_dtype}",
             "",
             *_memory(plan),
             "",

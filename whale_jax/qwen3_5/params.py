@@ -89,6 +89,15 @@ def cast_params(params: Params, dtype: DTypeLike) -> Params:
     return jax.tree.map_with_path(cast, params)
 
 
+def abstract_params(config: Qwen35Config, dtype: DTypeLike = jnp.float32) -> Any:
+    """Every parameter as a `jax.ShapeDtypeStruct`, in the structure of `Params`."""
+    return jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, dtype),
+        param_shapes(config),
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
+
+
 def init_params(config: Qwen35Config, key: Array, dtype: DTypeLike = jnp.float32) -> Params:
     """Random parameters as the reference initialises them: small matrices, identity norms, decay rates in 0.01..16."""
     shapes = param_shapes(config)

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.params import Params, param_shapes
+from whale_jax.qwen3_5.params import Params, abstract_params
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import ROWS, Placement, check, put
 from whale_jax.serving.driver import Sampling
@@ -188,7 +188,7 @@ class TrainStep:
         if self._placement is None:
             return jax.eval_shape(self.init, params)
         step: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=self._placement.on(PartitionSpec()))
-        placed: Any = jax.tree.map(_placed_shape, self._param_shapes(), self._placement.params)
+        placed: Any = jax.tree.map(_placed_shape, abstract_params(self._config), self._placement.params)
         return TrainState(placed, self.opt_state_shapes(), step)
 
     def warm_up(self, state: TrainState, shapes: Sequence[Shape]) -> None:
@@ -216,7 +216,7 @@ class TrainStep:
             ShardingError: the mesh does not divide the rows.
         """
         place = self._placement
-        params: Any = self._param_shapes()
+        params: Any = abstract_params(self._config)
         step: Any = jax.ShapeDtypeStruct((), jnp.int32)
         state = TrainState(params, self.opt_state_shapes(), step)
         totals = jax.eval_shape(self._zeros, params)
@@ -238,19 +238,11 @@ class TrainStep:
 
     def opt_state_shapes(self) -> optax.OptState:
         """The optimizer's state as shapes, with their shardings where there is a mesh."""
-        params = self._param_shapes()
+        params = abstract_params(self._config)
         shapes = jax.eval_shape(self._optimizer.init, params)
         if self._placement is None:
             return shapes
         return like_params(shapes, params, _placed_state, self._placement.params, self._placement.on(PartitionSpec()))
-
-    def _param_shapes(self) -> Any:
-        """The fp32 master weights as shapes, without shardings."""
-        return jax.tree.map(
-            lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-            param_shapes(self._config),
-            is_leaf=lambda node: isinstance(node, tuple),
-        )
 
     def update(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, StepMetrics | None]:
         """One optimizer step on the micro-batches of one mini-batch.
