@@ -27,7 +27,7 @@ from harness_search.sandbox.backends import Backend, SandboxUnavailable, detect
 from harness_search.sandbox.scripted import ScriptedHost
 from harness_search.sandbox.worker import HarnessWorker
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator, prompt_only_errors
-from whale_jax.config import ConfigError, RunConfig, TrainingSettings
+from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.domain import CountTokens, Domain
 from whale_jax.domains.registry import load_domain
 from whale_jax.domains.task import Split, Task, TaskError
@@ -51,6 +51,7 @@ from whale_jax.run import Run
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
+from whale_jax.settings import TrainingSettings
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer

@@ -27,7 +27,7 @@ from harness_search.search import SearchInfrastructureError
 from whale_jax import flags
 from whale_jax.alternate import Returned, Stopped, alternate
 from whale_jax.assemble import Parts, assemble, checkpoint_directory, read_parts
-from whale_jax.config import ConfigError, RunConfig, fresh_run_dir
+from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.task import Split
 from whale_jax.fork import complete_fork, fork_point
 from whale_jax.hand_over import hand_over
@@ -44,7 +44,7 @@ from whale_jax.report import summary as report
 from whale_jax.report.page import write_for_run
 from whale_jax.report.progress import Progress
 from whale_jax.run import InfrastructureError, Run
-from whale_jax.rundir import check_same_fork, claim, is_begun, look, open_config, refuse_inside, remember
+from whale_jax.rundir import check_same_fork, claim, fresh_run_dir, is_begun, look, open_config, refuse_inside, remember
 from whale_jax.training.checkpoint import CheckpointError
 from whale_jax.training.step import TrainingDiverged
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from whale_jax.config import TrainingSettings
 from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.hosts import Alone, Hosts
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import Trace
+from whale_jax.settings import TrainingSettings
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints, Saved, Snapshot
 from whale_jax.training.fingerprint import combine, named_leaves
 from whale_jax.training.packing import ladder

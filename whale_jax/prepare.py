@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from whale_jax.config import DOMAINS
 from whale_jax.domains.manifest import Manifest, PublicFile
 from whale_jax.domains.task import TaskError
+from whale_jax.settings import DOMAINS
 
 SEED = 42
 

@@ -47,6 +47,27 @@ class Inputs:
         return cls(data, hashlib.sha256(harness.encode()).hexdigest(), weights, tokenizer, template)
 
 
+def fresh_run_dir(root: Path = Path("runs")) -> Path:
+    """The next unused numbered folder, created: runs/0000, runs/0001, …
+
+    Raises:
+      ConfigError: it cannot be created.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        taken = [int(path.name) for path in root.iterdir() if path.name.isdecimal()]
+        number = max(taken, default=-1) + 1
+        while True:
+            try:
+                (root / f"{number:04d}").mkdir()
+            except FileExistsError:
+                number += 1
+                continue
+            return root / f"{number:04d}"
+    except OSError as error:
+        raise ConfigError(f"{root.absolute()}: cannot be written ({error.strerror}); name a --run_dir") from error
+
+
 def refuse_inside(directory: Path, checkpoint: Path) -> None:
     """Raises ConfigError for a run directory in the checkpoint's folder: an export would copy itself."""
     if directory.resolve().is_relative_to(checkpoint.resolve()):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from whale_jax.config import ScheduleSettings
+from whale_jax.settings import ScheduleSettings
 
 
 @dataclasses.dataclass(frozen=True)

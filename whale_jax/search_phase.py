@@ -12,13 +12,13 @@ from harness_search.audit import Answers, audit
 from harness_search.records import IterationRecord
 from harness_search.scoring import Arm, Outcome
 from harness_search.tables import summary
-from whale_jax.config import SearchSettings
 from whale_jax.domains.task import Task
 from whale_jax.journal import JournalError, canonical
 from whale_jax.pair import Pair
 from whale_jax.rollout.runner import EpisodeRequest
 from whale_jax.run import Run
 from whale_jax.schedule import SearchSignals
+from whale_jax.settings import SearchSettings
 
 
 async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:

@@ -6,7 +6,8 @@ import pytest
 from absl import flags as absl_flags
 
 from whale_jax import flags
-from whale_jax.config import ConfigError, RunConfig, all_settings, fresh_run_dir
+from whale_jax.config import ConfigError, RunConfig, all_settings
+from whale_jax.rundir import fresh_run_dir
 
 
 def parse(*args):

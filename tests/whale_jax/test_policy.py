@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from whale_jax.config import TrainingSettings
 from whale_jax.policy import Initial, Policy
+from whale_jax.settings import TrainingSettings
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whale_jax.config import ScheduleSettings
 from whale_jax.schedule import BUDGET_USED, Adaptive, SearchSignals, WeightSignals, make_schedule, steps_of
+from whale_jax.settings import ScheduleSettings
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 from jax._src import distributed  # the key-value store of the service has no public name
 
-from whale_jax.config import ConfigError, MeshSettings
+from whale_jax.config import ConfigError
 from whale_jax.hosts.channel import Channel, HostsError
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.leader import LOST_STATUS, Leader
+from whale_jax.settings import MeshSettings
 
 _KEY = "whale_jax/channel"
 JOIN_SECONDS = 300

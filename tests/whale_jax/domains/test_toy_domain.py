@@ -12,11 +12,12 @@ from harness_search.proposers.edits import check_catalogue
 from harness_search.validate import ScriptedEpisode, SearchSpace, Validator
 from tests.whale_jax.domains.episodes import roll
 from whale_jax.assemble import scripted_host
-from whale_jax.config import DOMAINS, ConfigError, RunConfig
+from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.registry import DOMAIN_NAMES, load_domain
 from whale_jax.domains.task import Split, TaskError, check_disjoint
 from whale_jax.main import main
 from whale_jax.rollout.trace import Source
+from whale_jax.settings import DOMAINS
 
 NAME = "tests.toy_domain.domain:load"
 FOLDER = Path(__file__).parents[2] / "toy_domain"
