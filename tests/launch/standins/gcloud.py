@@ -120,13 +120,18 @@ def node(world):
         print(queued["type"])
 
 
-def ssh(world):
+def reach(world):
     number = int(option("worker", "0"))
     left = world.get("unreachable", {}).get(str(number), 0)
     if left:
         world["unreachable"][str(number)] = left - 1
         save(world)
         end(255, "ssh: connect to host: Connection timed out")
+    home(number)
+
+
+def ssh():
+    number = int(option("worker", "0"))
     folder = home(number)
     environment = {**os.environ, "HOME": str(folder), "WORKER": str(number)}
     os.chdir(folder)
@@ -202,9 +207,11 @@ def main():
         if command == "tpu-vm describe":
             node(world)
             return
-    # What takes its time runs without the lock, several workers at once.
+        if command == "tpu-vm ssh":
+            reach(world)
+    # What takes its time runs without the lock, several workers at once; it changes nothing in world.json.
     if command == "tpu-vm ssh":
-        ssh(world)
+        ssh()
     elif command == "tpu-vm scp":
         scp()
     else:
