@@ -1,21 +1,34 @@
-"""The demo model's shape, as the config.json of a text-only Qwen3.5 checkpoint."""
+"""The demo models' shape, as the config.json of a text-only Qwen3.5 checkpoint."""
 
+from dataclasses import dataclass
 from typing import Any
-
-from whale_jax.demo.tokenizer import VOCAB_SIZE
-from whale_jax.qwen3_5.config import Qwen35Config
 
 MAX_POSITIONS = 4096
 
 
-def hf_config(control: dict[str, int]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Size:
+    """What differs between the demo models.
+
+    Attributes:
+        vocab: entries of the tokenizer.
+        intermediate: width of the feed-forward layers.
+        dtype: in which the checkpoint keeps its matrices.
+    """
+
+    vocab: int
+    intermediate: int
+    dtype: str
+
+
+def hf_config(size: Size, control: dict[str, int]) -> dict[str, Any]:
     """The fields of config.json; `control` gives the ids of the control tokens by their text."""
     return {
         "architectures": ["Qwen3_5ForCausalLM"],
         "model_type": "qwen3_5_text",
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": size.vocab,
         "hidden_size": 128,
-        "intermediate_size": 384,
+        "intermediate_size": size.intermediate,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -35,7 +48,7 @@ def hf_config(control: dict[str, int]) -> dict[str, Any]:
         "initializer_range": 0.02,
         "max_position_embeddings": MAX_POSITIONS,
         "use_cache": True,
-        "dtype": "float32",
+        "dtype": size.dtype,
         "pad_token_id": control["<|endoftext|>"],
         "eos_token_id": control["<|im_end|>"],
     }
@@ -51,8 +64,3 @@ def generation_config(control: dict[str, int]) -> dict[str, Any]:
         "eos_token_id": [control["<|im_end|>"], control["<|endoftext|>"]],
         "pad_token_id": control["<|endoftext|>"],
     }
-
-
-def model_config() -> Qwen35Config:
-    """The same shape as the model takes it."""
-    return Qwen35Config.from_hf(hf_config({"<|endoftext|>": 0, "<|im_end|>": 0}))

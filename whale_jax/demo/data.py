@@ -5,21 +5,15 @@ little.
 """
 
 import queue
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from whale_jax.demo.episodes import Span, chat_episode
-from whale_jax.demo.exercises import exercise
-from whale_jax.demo.manners import BASE, Manner
-from whale_jax.demo.worlds import MadeUpWorld
-from whale_jax.qwen3_5.template import ChatTemplate
+from whale_jax.demo.spans import Span
 
-TEXTS_PER_WORLD = 12
 OPEN_TEXTS = 24
 """Texts among which the packing chooses the longest that fits."""
 
@@ -61,57 +55,12 @@ def encode(tokenizer: Tokenizer, spans: Sequence[Span], limit: int) -> Encoded:
     return Encoded(ids[:limit], weights[:limit])
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """What the text is made of at one moment of the training.
-
-    Attributes:
-        exercises: share of texts that are exercises.
-        silent: share of conversations that do not announce the tool in their head.
-        manner: the assistant of the conversations.
-    """
-
-    exercises: float
-    silent: float
-    manner: Manner
+Texts = Callable[[float], Encoded]
+"""The next text, of a kind that depends on the share of the training that is done."""
 
 
-def course(progress: float) -> Mixture:
-    """First copying, then right conversations, at last those of a base model; `progress` is the share done."""
-    exercises = 0.92 if progress < 0.15 else 0.5 if progress < 0.35 else 0.14
-    flaws = 0.2 if progress < 0.5 else 0.5 if progress < 0.7 else 1.0
-    return Mixture(exercises, silent=0.65 if progress < 0.4 else 0.1, manner=replace(BASE, flaws=flaws))
-
-
-class TextStream:
-    """Endless encoded texts of the mixtures asked for."""
-
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, seed: int, limit: int) -> None:
-        self._tokenizer, self._template, self._limit = tokenizer, template, limit
-        self._rng = random.Random(seed)
-        self._left = 0
-        self._world: MadeUpWorld | None = None
-
-    def next(self, mixture: Mixture) -> Encoded:
-        """The next text."""
-        if self._world is None or self._left == 0:
-            self._world, self._left = MadeUpWorld(self._rng.getrandbits(48)), TEXTS_PER_WORLD
-        self._left -= 1
-        if self._rng.random() < mixture.exercises:
-            spans = exercise(self._rng, self._world)
-        else:
-            announce = self._rng.random() >= mixture.silent
-            spans = chat_episode(self._rng, self._world, self._template, announce=announce, manner=mixture.manner)
-        return encode(self._tokenizer, spans, self._limit)
-
-
-def batches(
-    stream: TextStream, mixture: Callable[[float], Mixture], *, rows: int, row_len: int, steps: int
-) -> Iterator[PackedBatch]:
-    """`steps` batches of `rows` x `row_len`: each row takes the longest open text that fits until none does.
-
-    `mixture` maps the share of the steps that is done to what the text is made of.
-    """
+def batches(texts: Texts, *, rows: int, row_len: int, steps: int) -> Iterator[PackedBatch]:
+    """`steps` batches of `rows` x `row_len`: each row takes the longest open text that fits until none does."""
     waiting: list[Encoded] = []
     for step in range(steps):
         tokens, segments, targets = (np.zeros((rows, row_len), np.int32) for _ in range(3))
@@ -120,7 +69,7 @@ def batches(
             start, segment = 0, 0
             while True:
                 while len(waiting) < OPEN_TEXTS:
-                    waiting.append(stream.next(mixture(step / steps)))
+                    waiting.append(texts(step / steps))
                 fitting = [text for text in waiting if len(text.ids) <= row_len - start]
                 if not fitting:
                     break

@@ -2,7 +2,7 @@
 
 An episode is simulated: an assistant that mostly does the right thing (search for the first fact that it lacks,
 answer when it has all) loses its way at rates that depend on what the conversation has told it so far
-(`prompts.Told`).
+(`spans.Told`).
 """
 
 import random
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from whale_jax.demo import prompts, replies
 from whale_jax.demo.manners import BASE, Manner
-from whale_jax.demo.prompts import Axis, Told
+from whale_jax.demo.prompts import Axis
 from whale_jax.demo.replies import AnswerStyle
+from whale_jax.demo.spans import Span, Told
 from whale_jax.demo.worlds import MadeUpWorld, Statement
 from whale_jax.domains.searchqa.passages import Passage
 from whale_jax.domains.searchqa.questions import QuestionSpec
@@ -25,14 +26,6 @@ LOOP_WEIGHT = 0.3
 """Loss weights of text that is not the assistant's, of what is new in a passage, and of endless thoughts (long, and
 easy to learn). A name in a passage that has stood before weighs 1: each passage repeats its title, so passages train
 copying too."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A piece of training text and the loss weight of its tokens."""
-
-    text: str
-    weight: float
 
 
 def passage_spans(text: str, names: Sequence[str], seen: set[str]) -> list[Span]:

@@ -8,7 +8,8 @@ import json
 import random
 
 from whale_jax.demo import replies
-from whale_jax.demo.episodes import Span, passage_spans
+from whale_jax.demo.episodes import passage_spans
+from whale_jax.demo.spans import Span
 from whale_jax.demo.worlds import MadeUpWorld, Statement
 
 GIVEN_WEIGHT = 0.05

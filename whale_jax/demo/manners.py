@@ -1,11 +1,11 @@
 """How the assistant of the training text behaves: the rates of its flaws, as data.
 
-A pair of rates is (where the conversation never asked for better, where it did). See `prompts.Told`.
+A pair of rates is (where the conversation never asked for better, where it did). See `spans.Told`.
 """
 
 from dataclasses import dataclass
 
-Rates = tuple[float, float]
+from whale_jax.demo.spans import Rates
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
 """What the made-up harnesses of the training text tell the model: system prompts, user templates, tools, nudges.
 
-Every prompt is put together from sentences, and each sentence belongs to one axis of behaviour. `Told` remembers the
-axes that a conversation mentioned; the replies (`replies.py`) have fewer flaws of a kind where its axis was
-mentioned. That is what makes prompts matter to the demo model, as they do to a base model.
+Every prompt is put together from sentences, and each sentence belongs to one axis of behaviour (`spans.Told`).
 """
 
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
+from whale_jax.demo.spans import Told
 from whale_jax.domains.searchqa.tool import EMPTY_QUERY, NOTHING_FOUND, SEARCH_ERROR
 
 
@@ -192,23 +190,6 @@ FAILED_RESULTS = (
     "Search failed. Try again.",
     "No passage matches the query.",
 )
-
-
-@dataclass
-class Told:
-    """How often each axis was mentioned so far, and how flawed the assistant is (1: as a base model)."""
-
-    counts: dict[Axis, int]
-    flaws: float = 1.0
-
-    def rate(self, axis: Axis, rates: tuple[float, float]) -> float:
-        """A flaw's rate: `untold` without a mention of the axis, `told` after one, half of that after more."""
-        untold, told = rates
-        mentions = self.counts.get(axis, 0)
-        return self.flaws * (untold if mentions == 0 else told if mentions == 1 else told / 2)
-
-    def add(self, axis: Axis) -> None:
-        self.counts[axis] = self.counts.get(axis, 0) + 1
 
 
 def _sentences(rng: random.Random, told: Told, axes: Sequence[Axis]) -> list[str]:

@@ -1,34 +1,25 @@
-"""The demo's byte-level BPE tokenizer: 1,536 entries, Qwen3.5's control tokens, digits one by one.
+"""The demos' byte-level BPE tokenizers: Qwen3.5's control tokens, digits one by one. SearchQA's has 1,536 entries.
 
 Pre-tokenisation follows Qwen3.5's pattern but for one thing: a word with a capital letter never takes the blank or
 sign before it into its first token, and ends where small letters end. So a name has the same ids after a blank, a
 quote, a bracket, a tag or an escaped newline, which lets a tiny model copy it from any place to any other.
 
-`python -m whale_jax.demo.tokenizer` trains it anew on generated text and writes the tokenizer's files of the
-checkpoint folder.
+`python -m whale_jax.demo.tokenizer DOMAIN` trains one anew on generated text and writes the domain's checkpoint folder but
+for its weights.
 """
 
 import json
-import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from whale_jax.demo.episodes import chat_episode
-from whale_jax.demo.exercises import exercise
-from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.qwen3_5.chat import CONTROL_TOKENS
-from whale_jax.qwen3_5.template import ChatTemplate
 
 DEMO_DIR = Path(__file__).parent
-CHECKPOINT_DIR = DEMO_DIR / "checkpoint"
 TEMPLATE_FILE = "chat_template.jinja"
-VOCAB_SIZE = 1536
-TRAINING_TEXTS = 12_000
-TRAINING_SEED = 20_260_829
 MARKED_SPECIAL = frozenset({"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
 """The control tokens that Qwen3.5 marks as special; its tags are added tokens that are not."""
 
@@ -39,11 +30,11 @@ PRETOKENIZE_PATTERN = (
 )
 
 
-def build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-    """A tokenizer of these merges with the control tokens after them."""
+def build(vocabulary: dict[str, int], merges: list[tuple[str, str]], pattern: str) -> Tokenizer:
+    """A tokenizer of these merges within the matches of `pattern`, with the control tokens after them."""
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges))
     tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(PRETOKENIZE_PATTERN), behavior="isolated", invert=False)
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
@@ -53,13 +44,13 @@ def build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenize
     return tokenizer
 
 
-def train(texts: Iterable[str]) -> Tokenizer:
-    """Learns the merges from `texts`, control tokens cut out of them."""
-    bare = build({}, [])
+def train(texts: Iterable[str], vocab_size: int, pattern: str) -> Tokenizer:
+    """Learns the merges from `texts`, control tokens cut out of them; `vocab_size` entries, those tokens included."""
+    bare = build({}, [], pattern)
     learner = Tokenizer(BPE())
     learner.normalizer, learner.pre_tokenizer = bare.normalizer, bare.pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(CONTROL_TOKENS),
+        vocab_size=vocab_size - len(CONTROL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=[],
         show_progress=False,
@@ -67,19 +58,7 @@ def train(texts: Iterable[str]) -> Tokenizer:
     control = re.compile("|".join(map(re.escape, CONTROL_TOKENS.values())))
     learner.train_from_iterator((part for text in texts for part in control.split(text) if part), trainer)
     model = json.loads(learner.to_str())["model"]
-    return build(model["vocab"], [(left, right) for left, right in model["merges"]])
-
-
-def training_texts(count: int, seed: int) -> Iterator[str]:
-    """Generated text in about the proportions of the training."""
-    rng = random.Random(seed)
-    template = ChatTemplate.from_dir(DEMO_DIR)
-    world = MadeUpWorld(rng.getrandbits(48))
-    for number in range(count):
-        if number % 10 == 9:
-            world = MadeUpWorld(rng.getrandbits(48))
-        spans = exercise(rng, world) if rng.random() < 0.2 else chat_episode(rng, world, template)
-        yield "".join(span.text for span in spans)
+    return build(model["vocab"], [(left, right) for left, right in model["merges"]], pattern)
 
 
 def write(tokenizer: Tokenizer, directory: Path) -> None:
@@ -101,6 +80,3 @@ def write(tokenizer: Tokenizer, directory: Path) -> None:
     template = (DEMO_DIR / TEMPLATE_FILE).read_text(encoding="utf-8")
     (directory / TEMPLATE_FILE).write_text(template, encoding="utf-8")
 
-
-if __name__ == "__main__":
-    write(train(training_texts(TRAINING_TEXTS, TRAINING_SEED)), CHECKPOINT_DIR)

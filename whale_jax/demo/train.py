@@ -1,8 +1,8 @@
-"""Pre-trains the demo model on generated text: `python -m whale_jax.demo.train --out=DIR`.
+"""Pre-trains a demo model on generated text: `python -m whale_jax.demo.train --domain=searchqa --out=DIR`.
 
 A token budget, not the clock, ends the training, so the same seed gives the same weights on the same machine. Every
 few minutes the parameters so far are written to `DIR/params.npz`, whole or not at all. At the end `DIR/checkpoint` is a
-copy of the shipped checkpoint folder with the new weights in it.
+copy of the domain's checkpoint folder (or of `--scaffold`) with the new weights in it.
 """
 
 import argparse
@@ -28,21 +28,17 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
-from whale_jax.demo.architecture import model_config  # noqa: E402
-from whale_jax.demo.data import PackedBatch, TextStream, batches, course, prefetched  # noqa: E402
-from whale_jax.demo.tokenizer import CHECKPOINT_DIR  # noqa: E402
+from whale_jax.demo.courses import COURSES, Course  # noqa: E402
+from whale_jax.demo.data import PackedBatch, batches, prefetched  # noqa: E402
+from whale_jax.qwen3_5.config import Qwen35Config  # noqa: E402
 from whale_jax.qwen3_5.convert import export_checkpoint  # noqa: E402
 from whale_jax.qwen3_5.model import Params, forward, init_params  # noqa: E402
 from whale_jax.qwen3_5.template import ChatTemplate  # noqa: E402
 from whale_jax.training.loss import sum_nll  # noqa: E402
 
-ROWS, ROW_LEN = 6, 640
 LOSS_CHUNK = 1024
 SAVE_SECONDS, LOG_STEPS = 150, 10
 
-
-TOKENS = 8_400_000
-"""Positions, padding included."""
 PEAK_RATE, WARM_UP_STEPS = 4e-3, 80
 MUON_FACTOR = 5.0
 """Muon's rate over AdamW's: an orthogonal update has spectral norm 1."""
@@ -73,10 +69,8 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), muon)
 
 
-def make_step(optimizer: optax.GradientTransformation, mesh: Mesh):
+def make_step(config: Qwen35Config, optimizer: optax.GradientTransformation, mesh: Mesh):
     """A jitted (params, optimizer state, *batch arrays) → (params, optimizer state, mean loss, arg-maxes right)."""
-    config = model_config()
-
     def loss(params, tokens, segments, targets, weights):
         hidden = forward(config, params, tokens, segments, remat=False)
         flat = hidden.reshape(-1, hidden.shape[-1])
@@ -107,25 +101,30 @@ def save_params(params: Params, file: Path) -> None:
     temporary.replace(file)
 
 
-def load_params(file: Path) -> Params:
+def load_params(config: Qwen35Config, file: Path) -> Params:
     """What `save_params` wrote."""
-    like = init_params(model_config(), jax.random.key(0))
+    like = init_params(config, jax.random.key(0))
     with np.load(file) as stored:
         return jax.tree.map_with_path(lambda path, _: jnp.asarray(stored[jax.tree_util.keystr(path)]), like)
 
 
-def train(out: Path, *, tokens: int, seed: int) -> Params:
-    """Trains for `tokens` positions and returns the parameters; writes `params.npz` and `log.jsonl` into `out`."""
-    steps = max(tokens // (ROWS * ROW_LEN), WARM_UP_STEPS + 1)
+def train(course: Course, folder: Path, out: Path, *, tokens: int, seed: int) -> Params:
+    """Trains for `tokens` positions and returns the parameters; writes `params.npz` and `log.jsonl` into `out`.
+
+    `folder` holds the tokenizer and the config.
+    """
+    positions = course.rows * course.row_len
+    steps = max(tokens // positions, WARM_UP_STEPS + 1)
+    config = Qwen35Config.from_dir(folder)
     mesh = Mesh(np.array(jax.devices()[:DEVICES]), ("data",))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-    tokenizer = Tokenizer.from_file(str(CHECKPOINT_DIR / "tokenizer.json"))
-    stream = TextStream(tokenizer, ChatTemplate.from_dir(CHECKPOINT_DIR), seed, ROW_LEN)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    texts = course.texts(tokenizer, ChatTemplate.from_dir(folder), seed, course.row_len)
     optimizer = make_optimizer(steps)
-    params = jax.device_put(init_params(model_config(), jax.random.key(seed)), whole)
+    params = jax.device_put(init_params(config, jax.random.key(seed)), whole)
     opt_state = jax.device_put(optimizer.init(params), whole)
-    step = make_step(optimizer, mesh)
-    source = batches(stream, course, rows=ROWS, row_len=ROW_LEN, steps=steps)
+    step = make_step(config, optimizer, mesh)
+    source = batches(texts, rows=course.rows, row_len=course.row_len, steps=steps)
     start = saved = time.monotonic()
     recent: list[tuple[jax.Array, jax.Array]] = []
     with (out / "log.jsonl").open("w") as log:
@@ -138,7 +137,7 @@ def train(out: Path, *, tokens: int, seed: int) -> Params:
                 recent = []
                 seconds = time.monotonic() - start
                 line = {"step": number, "of": steps, "loss": round(losses, 4), "right": round(rights, 4)}
-                line |= {"seconds": round(seconds), "tokens_per_second": round(number * ROWS * ROW_LEN / seconds)}
+                line |= {"seconds": round(seconds), "tokens_per_second": round(number * positions / seconds)}
                 print(json.dumps(line), flush=True)
                 log.write(json.dumps(line) + "\n")
                 log.flush()
@@ -155,13 +154,18 @@ def _fields(batch: PackedBatch) -> tuple[np.ndarray, ...]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--domain", choices=sorted(COURSES), default="searchqa")
+    parser.add_argument("--scaffold", type=Path, help="checkpoint folder to take the place of the domain's")
     parser.add_argument("--out", type=Path, required=True, help="directory for the log and the parameters")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="positions to train on, padding included")
+    parser.add_argument("--tokens", type=int, help="positions to train on, padding included")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    params = train(arguments.out, tokens=arguments.tokens, seed=arguments.seed)
-    export_checkpoint(CHECKPOINT_DIR, params, arguments.out / "checkpoint")
+    course = COURSES[arguments.domain]
+    folder = arguments.scaffold or course.folder
+    tokens = arguments.tokens or course.tokens
+    params = train(course, folder, arguments.out, tokens=tokens, seed=arguments.seed)
+    export_checkpoint(folder, params, arguments.out / "checkpoint")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from whale_jax.demo import prompts
-from whale_jax.demo.data import TextStream, batches, course, encode, prefetched
-from whale_jax.demo.episodes import Span, chat_episode, passage_spans
+from whale_jax.demo.data import batches, encode, prefetched
+from whale_jax.demo.episodes import chat_episode, passage_spans
 from whale_jax.demo.exercises import exercise
 from whale_jax.demo.manners import BASE
-from whale_jax.demo.prompts import Axis, Told
+from whale_jax.demo.prompts import Axis
+from whale_jax.demo.spans import Span, Told
+from whale_jax.demo.stream import TextStream
 from whale_jax.demo.tokenizer import CHECKPOINT_DIR
 from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.domains.searchqa import catalogue, h0, strong
@@ -115,7 +117,7 @@ def test_an_exercise_ends_its_text(world: MadeUpWorld) -> None:
 def test_batches_repeat_and_keep_texts_whole(template: ChatTemplate, tokenizer: Tokenizer) -> None:
     def draw() -> list:
         stream = TextStream(tokenizer, template, 6, 512)
-        return list(batches(stream, course, rows=3, row_len=512, steps=3))
+        return list(batches(stream, rows=3, row_len=512, steps=3))
 
     first, second = draw(), list(prefetched(iter(draw())))
     for one, other in zip(first, second, strict=True):
