@@ -78,7 +78,7 @@ def read_parts(config: RunConfig) -> Parts:
     Raises:
       ConfigError: an input is missing or wrong; the message names it and says what to do.
     """
-    directory = checkpoint_directory(config.model.checkpoint)
+    directory = checkpoint_directory(config.model.checkpoint, config.run.domain)
     shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
@@ -307,13 +307,18 @@ def _replica_devices(replicas: int) -> list[Any]:
     return devices[: replicas or len(devices)]
 
 
-def checkpoint_directory(path: str | None) -> Path:
-    """The folder named, or the embedded demo checkpoint.
+DEMO_FOLDERS = {"math": "math/checkpoint", "chess": "chess/checkpoint"}
+"""Domains that have a demo model of their own, in whale_jax/demo; any other has SearchQA's."""
+
+
+def checkpoint_directory(path: str | None, domain: str = "searchqa") -> Path:
+    """The folder named, or the domain's embedded demo checkpoint.
 
     Raises:
       ConfigError: it is not there.
     """
-    directory = Path(path) if path else Path(str(resources.files("whale_jax.demo"))) / "checkpoint"
+    demo = Path(str(resources.files("whale_jax.demo")))
+    directory = Path(path) if path else demo / DEMO_FOLDERS.get(domain, "checkpoint")
     if not (directory / "config.json").is_file():
         raise ConfigError(f"--checkpoint={directory}: no config.json there; name a Hugging Face checkpoint folder")
     return directory

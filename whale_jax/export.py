@@ -50,7 +50,7 @@ def export_run(run_dir: Path, out: Path, *, step: int | None = None, dtype: str 
     if step is None:
         kept = Checkpoints(run_dir / "checkpoints").steps()
         step, _ = read_returned(run_dir, f"0 or one of {kept or 'none'}")
-    source = checkpoint_directory(settings.model.checkpoint)
+    source = checkpoint_directory(settings.model.checkpoint, settings.run.domain)
     try:
         found = combine({"/".join(path): describe(leaf) for path, leaf in each_leaf(source)})
     except (CheckpointConfigError, CheckpointError) as error:

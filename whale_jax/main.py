@@ -244,14 +244,14 @@ def _doubts(config: RunConfig, parts: Parts) -> list[str]:
         doubts.append("--sandbox=none: harness code ran with this user's rights")
     room = {"assistant_tokens": config.rollout.assistant_tokens, "max_len": config.rollout.max_len}
     demo = RunConfig().rollout
-    if room == {name: getattr(demo, name) for name in room} and parts.initial.config != _demo_model():
+    if room == {name: getattr(demo, name) for name in room} and parts.initial.config != _demo_model(config):
         named = " and ".join(f"--{name}={value}" for name, value in room.items())
         doubts.append(f"{named} are the demo's room, too little for most models and tasks")
     return doubts
 
 
-def _demo_model() -> Qwen35Config:
-    return Qwen35Config.from_dir(checkpoint_directory(None))
+def _demo_model(config: RunConfig) -> Qwen35Config:
+    return Qwen35Config.from_dir(checkpoint_directory(None, config.run.domain))
 
 
 def use_all_cores() -> None:

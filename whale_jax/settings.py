@@ -79,7 +79,7 @@ class ModelSettings:
     """The policy and the initial harness. What a run depends on is their content, which is hashed, not their paths."""
 
     checkpoint: str | None = setting(
-        None, "Hugging Face folder of the initial policy; default: the embedded demo model", operational=True
+        None, "Hugging Face folder of the initial policy; default: the domain's embedded demo model", operational=True
     )
     harness: str | None = setting(None, "file of the initial harness; default: the domain's h0", operational=True)
     compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "dtype of activations and of serving weights")

@@ -51,7 +51,7 @@ class Doctor:
         self._config, self._size = config, size
         self.verdicts: list[Verdict] = []
         self.measured: dict[Step, Measured] = {}
-        self._directory = checkpoint_directory(config.model.checkpoint)
+        self._directory = checkpoint_directory(config.model.checkpoint, config.run.domain)
         self.topology = here()
 
     def examine(self) -> Iterator[Verdict]:

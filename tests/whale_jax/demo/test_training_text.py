@@ -1,31 +1,30 @@
 """The text that the demo model learns from, and its packing."""
 
-import ast
-import inspect
 import random
-import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from whale_jax.demo import prompts
+from tests.whale_jax.demo.wording import shared
+from whale_jax.demo import courses, prompts
 from whale_jax.demo.data import batches, encode, prefetched
 from whale_jax.demo.episodes import chat_episode, passage_spans
 from whale_jax.demo.exercises import exercise
 from whale_jax.demo.manners import BASE
 from whale_jax.demo.prompts import Axis
 from whale_jax.demo.spans import Span, Told
-from whale_jax.demo.stream import TextStream
-from whale_jax.demo.tokenizer import CHECKPOINT_DIR
+from whale_jax.demo.stream import TextStream, course
 from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.domains.searchqa import catalogue, h0, strong
 from whale_jax.domains.searchqa.verifier import exact_match
 from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.template import ChatTemplate
 from whale_jax.rollout.tool_calls import parse
+
+
+CHECKPOINT_DIR = courses.COURSES["searchqa"].folder
 
 
 @pytest.fixture(scope="module")
@@ -150,21 +149,7 @@ def test_the_mixture_goes_from_copying_to_a_base_model() -> None:
     assert end.manner == BASE
 
 
-def runs_of_words(texts: Iterator[str], count: int = 5) -> set[tuple[str, ...]]:
-    runs = set()
-    for text in texts:
-        words = re.findall(r"[\w<>/]+", text.lower())
-        runs |= {tuple(words[start : start + count]) for start in range(len(words) - count + 1)}
-    return runs
-
-
-def literals(module) -> Iterator[str]:
-    tree = ast.parse(inspect.getsource(module))
-    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
 @pytest.mark.parametrize("module", [catalogue, strong])
 def test_no_edit_says_what_the_model_was_trained_to_obey(module) -> None:
     """The catalogue's and the strong harness's own sentences share no five words in a row with the training text's."""
-    shared = runs_of_words(literals(module)) & runs_of_words(literals(prompts))
-    assert not shared - runs_of_words(literals(h0))
+    assert not shared(module, prompts, h0)

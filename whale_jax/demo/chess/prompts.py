@@ -69,7 +69,7 @@ REFUSED = (
     "This move is not possible.",
     "Try another move.",
     "I could not play that.",
-    "That is no move that can be played. Answer once more.",
+    "That is not playable. Answer once more.",
     "Not possible. Try again.",
 )
 DOUBTS = ("Is that really best? Look again.", "Are you certain? Check it.")

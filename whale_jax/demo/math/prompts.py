@@ -56,7 +56,7 @@ SENTENCES: dict[Axis, tuple[str, ...]] = {
         "The answer is one number.",
     ),
     Axis.REPAIR: (
-        "If the code fails, fix it and run it again.",
+        "If the code fails, fix it and call the tool once more.",
         "On an error, correct the program and try again.",
         "You can run code more than once.",
         "After an error, call the tool again with better code.",
@@ -100,12 +100,12 @@ DESCRIPTIONS = (
     "Run Python code.",
     "Runs Python.",
     "Execute a Python program and return its output.",
-    "Run a program and read what it prints.",
+    "Run a program and see its output.",
     "A Python interpreter.",
 )
 AFTER_ERROR = (
     "The program failed. Fix it.",
-    "Correct the code and run it again.",
+    "Correct the code, then run it.",
     "There was an error: try again.",
     "Fix the error and call the tool again.",
 )
