@@ -1,7 +1,7 @@
 """The demo models, one for each domain: which text each learns from, how long, and where its checkpoint lies.
 
-Each domain has a model of its own, so that a change to one domain's text leaves the others' figures as they were, and so
-that a tokenizer fits its text: a chess position takes 540 tokens of SearchQA's, 240 of its own.
+Each domain has a model of its own, so that a change to one domain's text leaves the others' figures as they were, and
+so that a tokenizer fits its text: a chess position takes 540 tokens of SearchQA's, 240 of its own.
 """
 
 import random

@@ -38,7 +38,9 @@ def scaffold(course: Course, out: Path) -> None:
         (out / name).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     arrays = {
         name: np.ascontiguousarray(
-            slot.transform.out(np.zeros(slot.shape, _DTYPES[course.size.dtype if is_matrix(slot.path[-1]) else "float32"]))
+            slot.transform.out(
+                np.zeros(slot.shape, _DTYPES[course.size.dtype if is_matrix(slot.path[-1]) else "float32"])
+            )
         )
         for name, slot in slots(Qwen35Config.from_dir(out), "model.")
     }

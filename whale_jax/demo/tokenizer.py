@@ -4,8 +4,7 @@ Pre-tokenisation follows Qwen3.5's pattern but for one thing: a word with a capi
 sign before it into its first token, and ends where small letters end. So a name has the same ids after a blank, a
 quote, a bracket, a tag or an escaped newline, which lets a tiny model copy it from any place to any other.
 
-`python -m whale_jax.demo.tokenizer DOMAIN` trains one anew on generated text and writes the domain's checkpoint folder but
-for its weights.
+`python -m whale_jax.demo.scaffold DOMAIN` trains one anew on generated text.
 """
 
 import json
@@ -79,4 +78,3 @@ def write(tokenizer: Tokenizer, directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     template = (DEMO_DIR / TEMPLATE_FILE).read_text(encoding="utf-8")
     (directory / TEMPLATE_FILE).write_text(template, encoding="utf-8")
-

@@ -71,6 +71,7 @@ def make_optimizer(steps: int) -> optax.GradientTransformation:
 
 def make_step(config: Qwen35Config, optimizer: optax.GradientTransformation, mesh: Mesh):
     """A jitted (params, optimizer state, *batch arrays) → (params, optimizer state, mean loss, arg-maxes right)."""
+
     def loss(params, tokens, segments, targets, weights):
         hidden = forward(config, params, tokens, segments, remat=False)
         flat = hidden.reshape(-1, hidden.shape[-1])

@@ -23,7 +23,6 @@ from whale_jax.qwen3_5.chat import ChatCodec
 from whale_jax.qwen3_5.template import ChatTemplate
 from whale_jax.rollout.tool_calls import parse
 
-
 CHECKPOINT_DIR = courses.COURSES["searchqa"].folder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from whale_jax.serving.driver import DriverStopped, Generation, Sampling, Session
-from whale_jax.serving.replicas import Replicas
+from whale_jax.serving.replicas import LEAN, Replicas
 
 
 class Recorder:
@@ -16,6 +16,7 @@ class Recorder:
         self.fails, self.running = fails, False
         self.sessions: list[Session] = []
         self.closed: list[Session] = []
+        self.prompts: list[int] = []
         self.weights: list[int] = []
 
     suspended = False
@@ -29,11 +30,11 @@ class Recorder:
         self.running = False
 
     def open(self) -> Session:
-        self.sessions.append(Session())
-        return self.sessions[-1]
+        return Session()
 
     async def generate(self, session: Session, new_ids, **_: Any) -> Generation:
-        assert session in self.sessions
+        self.sessions.append(session)
+        self.prompts.extend(new_ids)
         return Generation(tuple(new_ids), (0.0,), (0.0,), "stop", 1)
 
     def close(self, session: Session) -> None:
@@ -49,25 +50,65 @@ class Recorder:
         return {"sampled_tokens": len(self.sessions)}
 
 
+def ask(replicas: Replicas, session: Session, ids: list[int]) -> Generation:
+    return asyncio.run(replicas.generate(session, ids, max_tokens=1, sampling=Sampling(), key=(0, 0)))
+
+
+def opened(replicas: Replicas, prompt: int) -> Session:
+    session = replicas.open()
+    ask(replicas, session, [prompt])
+    return session
+
+
 def test_a_session_goes_to_the_emptiest_replica_and_stays_there():
     drivers = [Recorder(), Recorder()]
     replicas = Replicas(drivers)
-    first, second, third = (replicas.open() for _ in range(3))
-    assert [len(driver.sessions) for driver in drivers] == [2, 1]
+    first, second, third = (opened(replicas, prompt) for prompt in range(3))
+    assert [driver.sessions for driver in drivers] == [[first, third], [second]]
     replicas.close(first)
     replicas.close(first)
     replicas.close(third)
     assert drivers[0].closed == [first, third]
-    assert replicas.open() in drivers[0].sessions
-    generation = asyncio.run(replicas.generate(second, [5], max_tokens=1, sampling=Sampling(), key=(0, 0)))
-    assert generation.ids == (5,)
+    assert first.closed
+    assert ask(replicas, second, [5]).ids == (5,)
+    assert drivers[1].sessions == [second, second]
+    assert opened(replicas, 4) in drivers[0].sessions
+
+
+def test_a_session_without_a_request_takes_no_place():
+    drivers = [Recorder(), Recorder()]
+    replicas = Replicas(drivers)
+    idle = [replicas.open() for _ in range(3)]
+    replicas.close(idle[0])
+    assert idle[0].closed
+    assert opened(replicas, 1) in drivers[0].sessions
+
+
+def test_the_samples_of_a_prompt_stay_together_until_their_replica_is_much_fuller():
+    drivers = [Recorder(), Recorder()]
+    replicas = Replicas(drivers)
+    for prompt in (1, 2):
+        for _ in range(LEAN):
+            opened(replicas, prompt)
+    assert [len(driver.sessions) for driver in drivers] == [LEAN, LEAN]
+    assert [set(driver.prompts) for driver in drivers] == [{1}, {2}]
+    for _ in range(2 * LEAN):
+        opened(replicas, 1)
+    assert [len(driver.sessions) for driver in drivers] == [2 * LEAN, 2 * LEAN]
+
+
+def test_prompts_of_long_ago_are_forgotten():
+    replicas = Replicas([Recorder(), Recorder()])
+    for prompt in range(3000):
+        replicas.close(opened(replicas, prompt))
+    assert len(replicas._prompts) <= 1024
 
 
 def test_weights_reach_all_and_counters_are_summed():
     drivers = [Recorder(), Recorder(), Recorder()]
     replicas = Replicas(drivers)
-    for _ in range(4):
-        replicas.open()
+    for prompt in range(4):
+        opened(replicas, prompt)
     replicas.set_weights({}, 7)
     replicas.suspend()
     assert all(driver.suspended for driver in drivers)

@@ -1,8 +1,8 @@
 """Whole conversations about puzzles, with the flaws of a small base model.
 
-The assistant mostly names a move of the list, and the one that mates if the list shows one. At rates that depend on what
-the conversation told it, it overlooks the mate, names a move that is not there, writes SAN or no tags, names two moves,
-or never ends a thought. Where no move mates, it knows the right one at times.
+The assistant mostly names a move of the list, and the one that mates if the list shows one. At rates that depend on
+what the conversation told it, it overlooks the mate, names a move that is not there, writes SAN or no tags, names two
+moves, or never ends a thought. Where no move mates, it knows the right one at times.
 """
 
 import random
@@ -34,7 +34,13 @@ PLAIN_THOUGHTS = (
     "Hard to say.",
 )
 RETRY_THOUGHTS = ("I try again: {san}.", "Then {san}.", "Another move: {uci}.", "Now with tags: {uci}.")
-LOOPS = ("I look at the board.", "What does the king do?", "Let me think again.", "Wait, is that a check?", "First, the king.")
+LOOPS = (
+    "I look at the board.",
+    "What does the king do?",
+    "Let me think again.",
+    "Wait, is that a check?",
+    "First, the king.",
+)
 GIVE_UP = ("I do not know.", "I see no good move.", "No move.", "I am not sure.")
 
 
@@ -189,16 +195,12 @@ class _Episode:
             self.hear(prompts.refusal(self.rng, self.told, problem))
 
 
-def chat_episode(
-    rng: random.Random, puzzle: Puzzle, template: ChatTemplate, *, manner: Manner = BASE
-) -> list[Span]:
+def chat_episode(rng: random.Random, puzzle: Puzzle, template: ChatTemplate, *, manner: Manner = BASE) -> list[Span]:
     """One conversation about one puzzle, from its head to where it ends or is cut."""
     told = Told({}, manner.flaws)
     game = Game(puzzle)
     line = puzzle.moves[1::2]
-    episode = _Episode(
-        rng, game, line, rng.random() > 0.03, manner, Layout(rng), strict=rng.random() < 0.6, told=told
-    )
+    episode = _Episode(rng, game, line, rng.random() > 0.03, manner, Layout(rng), strict=rng.random() < 0.6, told=told)
     system = prompts.system_prompt(rng, told)
     if len(line) > 1 and rng.random() < 0.4:  # a harness that gives each position a chat of its own
         game.play(f"<move>{line[0]}</move>")

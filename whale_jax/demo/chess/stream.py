@@ -34,7 +34,9 @@ def exercise(rng: random.Random, longest: int) -> list[Span]:
         asked = [(mate, table[mate]), *[row for row in asked if row[0] != mate]]
     for uci, san in asked:
         if san.endswith("#"):
-            spans.append(Span(f"Mate: {san} <move>{uci}</move>\n" if rng.random() < 0.5 else f"Mate: <move>{uci}</move>\n", 1.0))
+            spans.append(
+                Span(f"Mate: {san} <move>{uci}</move>\n" if rng.random() < 0.5 else f"Mate: <move>{uci}</move>\n", 1.0)
+            )
         else:
             spans += [Span(f"Move: {san}", 0.3), Span(f" <move>{uci}</move>\n", 1.0)]
     return [*spans, Span("<|endoftext|>", 1.0)]

@@ -164,7 +164,9 @@ class _Episode:
         if unboxed:
             text = rng.choice((value, f"{rng.choice(LEADS)}{value}.", f"**{value}**", f"\\box{{{value}}}"))
         elif self.happens(Axis.NUMBER, self.manner.words):
-            text = rng.choice((f"\\boxed{{The answer is {value}}}", f"\\boxed{{{value} or so}}", f"\\boxed{{{value} = x}}"))
+            text = rng.choice(
+                (f"\\boxed{{The answer is {value}}}", f"\\boxed{{{value} or so}}", f"\\boxed{{{value} = x}}")
+            )
         else:
             text = f"{rng.choice(LEADS) if rng.random() < 0.15 else ''}\\boxed{{{value}}}"
         self.say(thought, text)

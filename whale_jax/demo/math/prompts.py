@@ -1,4 +1,4 @@
-"""What the made-up harnesses of the mathematics text tell the model. See `whale_jax.demo.prompts`, which is SearchQA's."""
+"""What the made-up harnesses of the mathematics text tell the model; `whale_jax.demo.prompts` is SearchQA's."""
 
 import random
 from collections.abc import Sequence
