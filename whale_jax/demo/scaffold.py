@@ -15,8 +15,7 @@ from safetensors.numpy import save_file
 
 from whale_jax.demo.architecture import generation_config, hf_config
 from whale_jax.demo.courses import COURSES, TOKENIZER_SEED, Course
-from whale_jax.demo.tokenizer import DEMO_DIR, train, write
-from whale_jax.qwen3_5.chat import CONTROL_TOKENS
+from whale_jax.demo.tokenizer import DEMO_DIR, control_ids, train, write
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.params import is_matrix
 from whale_jax.qwen3_5.template import ChatTemplate
@@ -30,7 +29,7 @@ def scaffold(course: Course, out: Path) -> None:
     texts = course.samples(random.Random(TOKENIZER_SEED), ChatTemplate.from_dir(DEMO_DIR))
     tokenizer = train(texts, course.size.vocab, course.pattern)
     write(tokenizer, out)
-    control = {text: tokenizer.token_to_id(text) for text in CONTROL_TOKENS.values()}
+    control = control_ids(tokenizer)
     for name, fields in (
         ("config.json", hf_config(course.size, control)),
         ("generation_config.json", generation_config(control)),

@@ -60,6 +60,12 @@ def train(texts: Iterable[str], vocab_size: int, pattern: str) -> Tokenizer:
     return build(model["vocab"], [(left, right) for left, right in model["merges"]], pattern)
 
 
+def control_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the control tokens by their text."""
+    ids = {text: tokenizer.token_to_id(text) for text in CONTROL_TOKENS.values()}
+    return {text: token for text, token in ids.items() if token is not None}
+
+
 def write(tokenizer: Tokenizer, directory: Path) -> None:
     """Writes tokenizer.json, tokenizer_config.json and the chat template into `directory`."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from whale_jax.demo.architecture import generation_config, hf_config
 from whale_jax.demo.courses import COURSES, Course
-from whale_jax.demo.tokenizer import DEMO_DIR, TEMPLATE_FILE
+from whale_jax.demo.tokenizer import DEMO_DIR, TEMPLATE_FILE, control_ids
 from whale_jax.demo.worlds import MadeUpWorld
 from whale_jax.domains.chess.demo import demo_tasks as chess_tasks
 from whale_jax.domains.chess.game import Game
@@ -65,7 +65,7 @@ def test_the_folders_are_complete_and_small() -> None:
 
 def test_the_files_are_those_that_the_scripts_describe(course: Course) -> None:
     tokenizer = Tokenizer.from_file(str(course.folder / "tokenizer.json"))
-    control = {text: tokenizer.token_to_id(text) for text in CONTROL_TOKENS.values()}
+    control = control_ids(tokenizer)
     assert json.loads((course.folder / "config.json").read_text()) == hf_config(course.size, control)
     assert json.loads((course.folder / "generation_config.json").read_text()) == generation_config(control)
     assert (course.folder / TEMPLATE_FILE).read_text() == (DEMO_DIR / TEMPLATE_FILE).read_text()
