@@ -371,9 +371,16 @@ class Run:
         self._phase = None
 
     def show_step(
-        self, cycle: int, record: Mapping[str, Any], report: StepReport, *, rollout_seconds: float, train_seconds: float
+        self,
+        cycle: int,
+        record: Mapping[str, Any],
+        report: StepReport,
+        *,
+        rollout_seconds: float,
+        train_seconds: float,
+        overhead: Mapping[str, float],
     ) -> None:
-        """A training step on the terminal and in the metrics."""
+        """A training step on the terminal and in the metrics; `overhead` is `trace.harness_overhead`'s."""
         rate = record["sampled_tokens"] / rollout_seconds
         self.progress.show(
             f"cycle {cycle + 1}, weights · step {record['step']}/{self.schedule.total_steps} · "
@@ -395,6 +402,7 @@ class Run:
             "bf16_changed_share": self.swap.taken_changed_share(),
             **self.stages.since("weight step"),
             **self.runner.idle_since("weight step"),
+            **overhead,
             "rollout_seconds": rollout_seconds,
             "train_seconds": train_seconds,
             **memory(),

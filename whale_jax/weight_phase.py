@@ -7,6 +7,7 @@ from typing import Any
 from whale_jax.pair import Pair
 from whale_jax.rollout.ledger import Ledger
 from whale_jax.rollout.runner import EpisodeRequest
+from whale_jax.rollout.trace import harness_overhead
 from whale_jax.run import Run
 from whale_jax.schedule import Decision, WeightSignals
 
@@ -122,7 +123,14 @@ async def _train_step(run: Run, cycle: int, pair: Pair, rollouts_so_far: int) ->
         "sampled_tokens": ledger.sampled_tokens,
         "updates": len(report.updates),
     }
-    run.show_step(cycle, record, report, rollout_seconds=rolled - started, train_seconds=time.monotonic() - rolled)
+    run.show_step(
+        cycle,
+        record,
+        report,
+        rollout_seconds=rolled - started,
+        train_seconds=time.monotonic() - rolled,
+        overhead=harness_overhead(trace.effort for trace in traces),
+    )
     return record
 
 

@@ -62,4 +62,4 @@ def test_the_papers_settings_pass_a_dry_run_on_prepared_data(flagfile, data, exp
 
 def test_the_mathematics_demo_passes_a_dry_run(capsys):
     assert main(["main", f"--flagfile={CONFIGS / 'demo_math.flags'}", "--dry_run"]) == 0
-    assert "math: 256 weight, 64 harness, 48 validation, 128 test tasks" in capsys.readouterr().out
+    assert "math: 256 weight, 96 harness, 96 validation, 160 test tasks" in capsys.readouterr().out

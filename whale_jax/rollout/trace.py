@@ -6,7 +6,7 @@ engine computed. Nothing here depends on time, load or host except `Effort`, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -129,6 +129,17 @@ class Effort:
     attempts: int = 1
     seconds: float = 0.0
     harness_seconds: float = 0.0
+    """In which the host had nothing to do for the episode: harness, its process and the protocol."""
+
+
+def harness_overhead(efforts: Iterable[Effort]) -> dict[str, float]:
+    """What harnesses cost: `harness_ms_per_episode`, and `harness_share` of the time that episodes took."""
+    efforts = list(efforts)
+    harness, whole = sum(one.harness_seconds for one in efforts), sum(one.seconds for one in efforts)
+    return {
+        "harness_ms_per_episode": 1000 * harness / len(efforts) if efforts else 0.0,
+        "harness_share": harness / whole if whole else 0.0,
+    }
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from harness_search.contract import EndReason
 from whale_jax.domains.verdict import Verdict
 from whale_jax.rollout.keys import harness_seed, sampling_key
 from whale_jax.rollout.ledger import Ledger
-from whale_jax.rollout.trace import ChatTrace, Effort, Segment, Source, Trace
+from whale_jax.rollout.trace import ChatTrace, Effort, Segment, Source, Trace, harness_overhead
 
 
 def sampled(ids, turn=0, finish="stop") -> Segment:
@@ -97,3 +97,9 @@ def test_nothing_scored_has_no_mean() -> None:
     assert ledger.to_json()["reward_mean"] is None
     with pytest.raises(ValueError, match="none of 1 episodes"):
         _ = ledger.reward_mean
+
+
+def test_what_harnesses_cost_is_a_mean_and_a_share():
+    efforts = [Effort(1, 2.0, 0.1), Effort(1, 6.0, 0.3)]
+    assert harness_overhead(efforts) == {"harness_ms_per_episode": pytest.approx(200), "harness_share": 0.05}
+    assert harness_overhead([]) == {"harness_ms_per_episode": 0.0, "harness_share": 0.0}
