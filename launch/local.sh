@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything on one Linux machine. Does its own set-up, and is quiet when nothing is to do.
-#   bash launch/local.sh demo [flags]          the SearchQA demo, flags passed on to whale_jax.main
-#   bash launch/local.sh test [pytest args]    lint, types and the whole test suite
-#   bash launch/local.sh python -m …           anything in the same environment
+#   bash launch/local.sh demo [math|chess] [flags]   the SearchQA demo, or another; flags passed on to whale_jax.main
+#   bash launch/local.sh test [pytest args]          lint, types and the whole test suite
+#   bash launch/local.sh python -m …                 anything in the same environment
 # Needs Python >= 3.11 (PYTHON names one). Apart from apt (bubblewrap; for tests Chromium), it writes in this checkout and in pip's cache alone.
 set -eu
 
@@ -92,9 +92,12 @@ if [ "$what" = test ] || ! has_accelerator; then export JAX_PLATFORMS="${JAX_PLA
 
 case $what in
   demo)
+    domain=searchqa
+    case ${1:-} in searchqa | math | chess) domain=$1 && shift ;; esac
     ensure_environment run
+    if [ "$domain" != searchqa ]; then install "$domain" --editable "${root}[$domain]"; fi
     ensure_bubblewrap
-    exec "$venv/bin/python" -m whale_jax.main --flagfile="$root/configs/demo_searchqa.flags" "$@"
+    exec "$venv/bin/python" -m whale_jax.main --flagfile="$root/configs/demo_$domain.flags" "$@"
     ;;
   test)
     ensure_environment test
