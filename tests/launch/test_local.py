@@ -1,4 +1,4 @@
-"""local.sh: what it installs for what, once, and how it starts a demo; Python is a stand-in that records its arguments."""
+"""local.sh: what it installs for what, and how it starts a demo; Python is a stand-in that records its arguments."""
 
 import os
 import shutil
