@@ -91,7 +91,7 @@ COURSES: dict[str, Course] = {
         PRETOKENIZE_PATTERN,
         math.MathStream,
         _math_samples,
-        tokens=6_000_000,
+        tokens=4_500_000,
     ),
     "chess": Course(
         DEMO_DIR / "chess" / "checkpoint",
@@ -99,7 +99,7 @@ COURSES: dict[str, Course] = {
         CHESS_PATTERN,
         chess.ChessStream,
         _chess_samples,
-        tokens=6_000_000,
+        tokens=4_500_000,
         row_len=768,
     ),
 }
