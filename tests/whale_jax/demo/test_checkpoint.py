@@ -87,7 +87,7 @@ def test_a_name_has_the_same_ids_wherever_it_stands(before: str) -> None:
         assert codec.decode(codec.encode_text(before + name)) == before + name
 
 
-@pytest.mark.parametrize("before", ["[", "<move>", " ", "[e2", "x", "SAN=", "\n"])
+@pytest.mark.parametrize("before", ["[", "<move>", "[e2", "x", "SAN=", "\n", "K"])
 def test_a_square_is_one_id_wherever_it_stands(before: str) -> None:
     codec = ChatCodec.from_dir(COURSES["chess"].folder)
     (square,) = codec.encode_text("h7")
