@@ -6,8 +6,8 @@
     --report=DIR            the tables and figures of --page, from the results in DIR alone
 
 The same command goes on wherever it ended, however it ended. See docs/study/README.md. Exit status: 0 done, or
---max_hours are over; 2 bad settings or input, something frozen that changed included; 3 infrastructure (mend it, the same
-command goes on); 4 training diverged in a run, all others are done; 5 ended by SIGTERM; 130 interrupted.
+--max_hours are over; 2 bad settings or input, something frozen that changed included; 3 infrastructure (mend it, the
+same command goes on); 4 training diverged in a run, all others are done; 5 ended by SIGTERM; 130 interrupted.
 """
 
 import sys
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         if values["help"].value:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
-        options = {name: values[name].value for name in values}
+        options: dict[str, Any] = {name: values[name].value for name in values}
         if rest:
             raise StudyError(f"unexpected arguments: {' '.join(rest)} (flags are written --name=value)")
         if options["report"]:

@@ -58,7 +58,7 @@ class Processes:
                 return process.wait(left)
             except subprocess.TimeoutExpired:
                 process.terminate()
-                if (status := process.wait()) == 0:
+                if process.wait() == 0:
                     return 0
                 raise TimeUsed from None
             except BaseException:

@@ -51,7 +51,8 @@ class Result:
         initial, returned: test scores of the pair that the run began with, and of the one that it returned.
         rollouts: of training and search.
         curve: validation, in order.
-        phases: each with `kind`, `cycle`, `rollouts`, `steps` and `epochs` or `iterations`, and the `reason` of its end.
+        phases: each with `kind`, `cycle`, `rollouts`, `steps` and `epochs` or `iterations`, and the `reason` that ended
+            it.
         searches: each with the search scores of its `incoming` and its `best` harness, whether it `changed` anything,
             the `edits` that it accepted, and how much of its best score is likely to be luck (`expected_luck`).
         matrix: None where it was not asked for.

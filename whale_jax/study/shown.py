@@ -23,13 +23,11 @@ def plan_lines(planned: Sequence[Planned], chosen: Sequence[RunSpec], out: Path)
         )
     left = [one for one in mine if _state(one, out) != "done"]
     lines.append(
-        f"{len(left)} of {len(mine)} runs are left: {sum(one.rollouts for one in left):,} training and search rollouts, "
-        f"{sum(one.evaluations for one in left):,} episodes of evaluations, about "
+        f"{len(left)} of {len(mine)} runs are left: {sum(one.rollouts for one in left):,} training and search "
+        f"rollouts, {sum(one.evaluations for one in left):,} episodes of evaluations, about "
         f"{sum(one.seconds for one in left) / 3600:.1f} hours"
     )
-    lines.append(
-        "a branch (@) has its own rollouts alone; numbers of cycles, and with them evaluations and matrices, are guessed"
-    )
+    lines.append("a branch (@) has its own rollouts alone; cycles, and with them evaluations and matrices, are guessed")
     return lines
 
 
