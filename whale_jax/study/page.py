@@ -43,7 +43,8 @@ def write_page(directory: Path, page: Path) -> list[Path]:
         text = readme.read_text(encoding="utf-8")
     except OSError as error:
         raise StudyError(
-            f"{readme}: cannot be read ({error.strerror}); --page must name a folder with a copy of docs/study/README.md"
+            f"{readme}: cannot be read ({error.strerror}); --page must name a folder with a copy of "
+            "docs/study/README.md in it"
         ) from error
     _check_blocks(readme, text)
     drawn = {name: path for name in figures.FIGURES if (path := figures.draw(name, results, page)) is not None}
