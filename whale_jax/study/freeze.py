@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whale_jax.journal import canonical, write_once
+from whale_jax.journal import write_once
 from whale_jax.study.design import Study, StudyError
 from whale_jax.study.plan import Planned
 
@@ -64,7 +64,7 @@ def freeze(out: Path, content: Mapping[str, Any]) -> bool:
     path = out / FILE
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_once(path, canonical(content))
+        write_once(path, (json.dumps(content, indent=1) + "\n").encode())  # in the order of the study
         return True
     if changed := changes(read_manifest(out), content):
         raise StudyError(

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whale_jax.journal import canonical
 from whale_jax.study.extract import FORMAT
 from whale_jax.study.freeze import FORMAT as MANIFEST_FORMAT
 from whale_jax.study.results import result_path, write_result
@@ -31,13 +30,14 @@ def manifest(out: Path, runs: Mapping[str, str | None]) -> None:
     domains = {name.split("/")[0]: {**INPUTS, "h0.py": "0" * 64} for name in runs}
     listed = {
         name: {
-            "config": f"{name:x>64}"[-64:], "harness": "h" * 64, "max_rollouts": 1000, "branch": branch, "matrix": False,
+            "config": f"{name:x>64}"[-64:], "harness": "h" * 64, "max_rollouts": 1000, "branch": branch,
+            "matrix": False,
         }
         for name, branch in runs.items()
     }  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     content = {"format": MANIFEST_FORMAT, "name": "made", "domains": domains, "runs": listed}
-    (out / "manifest.json").write_bytes(canonical(content))
+    (out / "manifest.json").write_text(json.dumps(content))
 
 
 def result(
@@ -94,7 +94,9 @@ def result(
     assert result_path(out, name).is_file()
 
 
-def search(cycle: int, incoming: float, best: float, *, luck: float = 0.01, edits: Sequence[str] = ()) -> dict[str, Any]:
+def search(
+    cycle: int, incoming: float, best: float, *, luck: float = 0.01, edits: Sequence[str] = ()
+) -> dict[str, Any]:
     """A search phase of a result."""
     return {
         "cycle": cycle, "incoming": incoming, "best": best, "expected_luck": luck, "changed": best > incoming,

@@ -91,5 +91,5 @@ def test_what_a_study_file_cannot_say(folder, old, new, message):
 
 
 def test_a_study_file_that_is_not_there(tmp_path):
-    with pytest.raises(StudyError, match="none.toml: cannot be read"):
+    with pytest.raises(StudyError, match=r"none\.toml: cannot be read"):
         read_study(tmp_path / "none.toml")

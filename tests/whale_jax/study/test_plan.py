@@ -100,9 +100,7 @@ def small(shipped, planned, tmp_path, monkeypatch):
             own.write_text("\n".join(lines))
             spec = shipped.run("searchqa/weight_only/11")
             fork = (forks or {}).get(method)
-            runs.append(
-                dataclasses.replace(spec, method=method, flagfiles=(*spec.flagfiles, own), fork=fork, cost=1.0)
-            )
+            runs.append(dataclasses.replace(spec, method=method, flagfiles=(*spec.flagfiles, own), fork=fork, cost=1.0))
         return Study("small", tmp_path / "study.toml", 1.0, tuple(runs))
 
     return make
