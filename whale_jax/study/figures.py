@@ -37,7 +37,7 @@ def draw(name: str, results: Results, folder: Path) -> Path | None:
     if figure is None:
         path.unlink(missing_ok=True)
         return None
-    with matplotlib.rc_context({"svg.hashsalt": "study"}):
+    with matplotlib.rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):
         figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
     return path
 

@@ -9,7 +9,7 @@ from typing import Any
 from whale_jax.study.estimates import Estimate, Interval
 from whale_jax.study.mechanisms import overstatements, switches, transfers
 from whale_jax.study.questions import Contrast, contrasts, levels, passing
-from whale_jax.study.results import Results
+from whale_jax.study.results import Result, Results
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "searchqa": {
@@ -51,16 +51,15 @@ def _machine(content: Mapping[str, Any]) -> str:
 
 
 def _unequal(results: Results) -> list[str]:
-    """Pairs that should have been measured alike and were not."""
-    found = []
-    for domain in results.domains:
-        seen: dict[tuple[int, str], tuple[str, object]] = {}
-        for run in (run for run in results.by_name.values() if run.domain == domain):
-            key = run.seed, run.content["inputs"]["harness"]
-            name, scores = seen.setdefault(key, (run.name, run.initial))
-            if scores != run.initial:
-                found.append(f"**{name} and {run.name} began with the same pair, and its test scores differ.**")
-    return found
+    """Runs that began with the same pair and seed, and did not score the same: something was not measured alike."""
+    began: dict[tuple[str, int, str], list[Result]] = {}
+    for run in results.by_name.values():
+        began.setdefault((run.domain, run.seed, run.content["inputs"]["harness"]), []).append(run)
+    return [
+        f"**{', '.join(run.name for run in runs)} began with the same pair, and its test scores differ.**"
+        for runs in began.values()
+        if len({run.initial for run in runs}) > 1
+    ]
 
 
 def frozen(results: Results) -> str:
