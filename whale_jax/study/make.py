@@ -111,7 +111,8 @@ class Maker:
             log = self.out / "logs" / f"{spec.name}.matrix.log"
             status = self.jobs.run("whale_jax.evaluate", [f"--run_dir={directory}", "--matrix"], log)
             self._require(status, f"the matrix of {spec.name}", log)
-        content = extract(spec, directory, self.code)
+        catalogue = self.manifest["domains"][spec.domain].get("catalogue.py")  # checked when this command began
+        content = extract(spec, directory, self.code) | {"catalogue": catalogue}
         check_frozen(directory, content, spec.name, self.manifest)
         write_result(self.out, spec.name, content)
 

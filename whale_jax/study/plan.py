@@ -51,7 +51,7 @@ def plan_study(study: Study, out: Path) -> list[Planned]:
         StudyError: settings or inputs are wrong, a branch changes what it cannot, or the runs of a domain have not the
             same budget of rollouts; one line per problem.
     """
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}
     planned: list[Planned] = []
     read: dict[object, Parts] = {}
     for spec in study.runs:
@@ -62,11 +62,16 @@ def plan_study(study: Study, out: Path) -> list[Planned]:
                 read[key] = read_parts(config)
             planned.append(_planned(study, spec, config, read[key], planned))
         except (ConfigError, OSError) as error:
-            problems += [f"{spec.name}: {line}" for line in str(error).splitlines()]
-    problems += _unequal(planned)
-    if problems:
-        raise StudyError("\n".join(problems))
+            for line in str(error).splitlines():
+                problems.setdefault(line, []).append(spec.name)
+    lines = [f"{_several(names)}: {line}" for line, names in problems.items()] + _unequal(planned)
+    if lines:
+        raise StudyError("\n".join(lines))
     return planned
+
+
+def _several(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _settings(spec: RunSpec, out: Path) -> RunConfig:

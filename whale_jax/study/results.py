@@ -46,8 +46,9 @@ class Result:
     """One finished run.
 
     Attributes:
-        content: the whole file: beside what follows `config` (hash of the settings), `inputs`, `environment`, `commit`
-            and `code` that made it, `journal`, `budget`, `episodes`, `sampled_tokens`, `flops`, `seconds`, `warnings`.
+        content: the whole file: beside what follows `config` (hash of the settings), `inputs` and `catalogue` (hashes),
+            `environment`, `commit` and `code` that made it, `journal`, `budget`, `episodes`, `sampled_tokens`, `flops`,
+            `seconds`, `warnings`.
         initial, returned: test scores of the pair that the run began with, and of the one that it returned.
         rollouts: of training and search.
         curve: validation, in order.
@@ -207,7 +208,8 @@ def check_frozen(path: Path, content: Mapping[str, Any], name: str, manifest: Ma
     run, domain = manifest["runs"][name], manifest["domains"][name.split("/")[0]]
     frozen = {"config": run["config"], "harness": run["harness"]}
     frozen |= {what: domain[what] for what in ("data", "weights", "tokenizer", "template")}
-    has = {"config": content["config"], **content["inputs"]}
+    frozen["catalogue"] = domain.get("catalogue.py")
+    has = {"config": content["config"], "catalogue": content.get("catalogue"), **content["inputs"]}
     if others := [what for what, value in frozen.items() if has.get(what) != value]:
         raise StudyError(f"{path}: is of a run whose {', '.join(others)} are not those that were frozen; remove it")
     if f"{content['domain']}/{content['method']}/{content['seed']}" != name:

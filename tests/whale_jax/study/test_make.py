@@ -21,7 +21,7 @@ A, B, C = (
 )
 FROZEN = {"config": "c" * 64, "harness": sha256(H0.encode()), "max_rollouts": 100}
 MANIFEST = {
-    "domains": {"searchqa": INPUTS},
+    "domains": {"searchqa": {**INPUTS, "catalogue.py": "e" * 64}},
     "runs": {run.name: FROZEN for run in (A, B, C)},
 }
 
@@ -76,6 +76,7 @@ def test_all_that_is_missing_is_made_in_order_and_directories_go(tmp_path):
     _, said = make(tmp_path, jobs)
     assert jobs.asked == ["main weight_only", "main later", "main adaptive", "evaluate adaptive"]
     assert there(tmp_path) == ["adaptive", "later", "weight_only"]
+    assert json.loads(result_path(tmp_path, A.name).read_bytes())["catalogue"] == "e" * 64
     assert list(tmp_path.glob("runs/*/*/*")) == []
     assert said[0] == "searchqa/weight_only/1 (1 of 3) begins"
     assert said[1] == "searchqa/weight_only/1: test 12.5 -> 87.5 %, 70 rollouts, 2.0 min"

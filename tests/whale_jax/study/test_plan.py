@@ -126,6 +126,17 @@ def test_every_problem_is_named_at_once(small, tmp_path):
     with pytest.raises(StudyError) as raised:
         plan_study(small({"a": ["--rows=0"], "b": ["--minibatch=0"], "c": []}), tmp_path)
     assert [line.split(":")[0] for line in str(raised.value).splitlines()] == ["searchqa/a/11", "searchqa/b/11"]
+    with pytest.raises(StudyError) as raised:
+        plan_study(small({"a": ["--rows=0"], "b": ["--rows=0"], "c": ["--rows=0"]}), tmp_path)
+    assert len(str(raised.value).splitlines()) == 3  # the flagfile's name stands before each
+
+
+def test_a_problem_of_many_runs_is_one_line(small, tmp_path, monkeypatch):
+    """As outside the project's root, where the flagfiles that the shipped ones name are not found."""
+    study = small({"a": [], "b": [], "c": []})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StudyError, match=r"^searchqa/a/11 and 2 more: .*searchqa/domain.flags[^\n]*$"):
+        plan_study(study, tmp_path)
 
 
 def test_a_branch_changes_what_a_branch_may(small, tmp_path):
