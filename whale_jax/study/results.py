@@ -211,6 +211,6 @@ def check_frozen(path: Path, content: Mapping[str, Any], name: str, manifest: Ma
     frozen["catalogue"] = domain.get("catalogue.py")
     has = {"config": content["config"], "catalogue": content.get("catalogue"), **content["inputs"]}
     if others := [what for what, value in frozen.items() if has.get(what) != value]:
-        raise StudyError(f"{path}: is of a run whose {', '.join(others)} are not those that were frozen; remove it")
+        raise StudyError(f"{path}: is of a run with another {', '.join(others)} than was frozen; remove it")
     if f"{content['domain']}/{content['method']}/{content['seed']}" != name:
         raise StudyError(f"{path}: is the result of another run; remove it")

@@ -132,9 +132,9 @@ def change(path: Path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"config": "f" * 64}, "is of a run whose config are not those that were frozen; remove it"),
-        ({"inputs": {**INPUTS, "harness": "f" * 64, "data": "f" * 64}}, "whose harness, data are not those"),
-        ({"catalogue": "e" * 64}, "whose catalogue are not those"),
+        ({"config": "f" * 64}, "is of a run with another config than was frozen; remove it"),
+        ({"inputs": {**INPUTS, "harness": "f" * 64, "data": "f" * 64}}, "with another harness, data than was frozen"),
+        ({"catalogue": "e" * 64}, "with another catalogue than was frozen"),
         ({"seed": 2}, "is the result of another run"),
         ({"format": 0}, "is of format 0, and this version reads 1"),
         ({"curve": 1}, "is damaged .*; remove it, and the run is made again"),

@@ -157,7 +157,7 @@ def test_a_run_with_other_inputs_than_frozen_gets_no_result(tmp_path):
             finished_run(self._directory(argv), FROZEN, tokenizer="f" * 64, template=INPUTS["template"])
             return 0
 
-    with pytest.raises(StudyError, match="is of a run whose tokenizer are not those that were frozen"):
+    with pytest.raises(StudyError, match="is of a run with another tokenizer than was frozen"):
         make(tmp_path, Other(tmp_path), chosen=[A])
     assert there(tmp_path) == []
 
