@@ -63,7 +63,7 @@ def extract(spec: RunSpec, directory: Path, code: Mapping[str, str | None]) -> d
 
 
 def made_by(code: str) -> dict[str, str | None]:
-    """The hash of the code, and the commit that is checked out where it lies (with `+` where files of it are changed)."""
+    """The hash of the code, and the commit that is checked out where it lies (with `+` where its files are changed)."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
