@@ -60,7 +60,7 @@ def fork_point(spec: str, config: RunConfig, inputs: Inputs) -> ForkPoint:
     """
     run_dir, number = _parsed(spec)
     record = read_record(run_dir / "config.json")
-    _refuse_other_settings(spec, record, config, inputs)
+    refuse_other_settings(spec, record, config, inputs)
     if not (run_dir / "journal").is_dir():
         raise ConfigError(f"--fork_from={spec}: {run_dir} has committed nothing yet")
     try:
@@ -114,7 +114,13 @@ def _parsed(spec: str) -> tuple[Path, int]:
     return Path(path), int(number)
 
 
-def _refuse_other_settings(spec: str, record: Mapping[str, Any], config: RunConfig, inputs: Inputs) -> None:
+def refuse_other_settings(spec: str, record: Mapping[str, Any], config: RunConfig, inputs: Inputs) -> None:
+    """Raises ConfigError if a branch changes a setting or an input that it cannot.
+
+    Args:
+        spec: what `--fork_from` says, for the message.
+        record: the parent's `settings` and `inputs`, as in its config.json.
+    """
     free = {spec.name for group, spec in all_settings() if group in CHANGEABLE_GROUPS} | set(CHANGEABLE)
     if different := differences(record, config, inputs, free):
         raise ConfigError(

@@ -81,9 +81,14 @@ def compared(
 def versions() -> dict[str, str]:
     """Of everything whose version may decide a bit, this package's own code included."""
     found = {name: value for name, value in environment().items() if name not in _HARDWARE}
+    return found | {"the code": code_hash()}
+
+
+def code_hash() -> str:
+    """Beginning of the SHA-256 of this package's source files."""
     digest = hashlib.sha256()
     for package in (whale_jax, harness_search):
         root = Path(package.__path__[0])
         for path in sorted(root.rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return found | {"the code": digest.hexdigest()[:12]}
+    return digest.hexdigest()[:12]
