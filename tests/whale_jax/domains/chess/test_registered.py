@@ -19,7 +19,7 @@ def test_the_domain_has_a_name():
     ("flag", "counts"),
     [
         ("--domain=chess", "chess: 384 weight, 128 harness, 96 validation, 200 test tasks"),
-        ("--flagfile=configs/demo_chess.flags", "chess: 256 weight, 96 harness, 96 validation, 160 test tasks"),
+        ("--flagfile=configs/demo_chess.flags", "chess: 192 weight, 96 harness, 96 validation, 128 test tasks"),
     ],
 )
 def test_dry_run(capsys, flag, counts):
