@@ -47,9 +47,8 @@ BOUNDARIES = {
 
 
 def edit_to(value):
-    return Edit(
-        f"set {value}", f"axis {value}", "it helps", "useless", (), lambda source: f"{source}B_{value} = {value}\n"
-    )
+    more = f"B_{value} = {value}\n"
+    return Edit(f"set {value}", f"axis {value}", "it helps", "useless", (), lambda source: source + more)
 
 
 CATALOGUE = [edit_to(value) for value in range(6)]
