@@ -102,10 +102,11 @@ def test_every_mesh_gives_the_loss_and_gradients_of_one_device(on_eight_devices)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_bf16_compute_on_a_mesh(on_eight_devices):
-    """The order of sums differs, so a mesh is as far from one device as that is from fp32, and no further."""
+    """Sums in another order are rounded otherwise: both are within 5 % of fp32's gradient, and so no further from each
+    other than twice as far as one device is from fp32."""
     _, found, _ = on_eight_devices
     assert 0 < found["one_to_fp32"] < 0.05
-    assert found["mesh_to_one"] < 1.5 * found["one_to_fp32"]
+    assert found["mesh_to_one"] < 2 * found["one_to_fp32"]
     assert found["dtypes"] == ["float32"], "gradients are those of the fp32 master weights"
 
 
