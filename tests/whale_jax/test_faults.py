@@ -20,6 +20,8 @@ import pytest
 
 import whale_jax.hand_over
 import whale_jax.main
+from harness_search.proposers.edits import Edit
+from harness_search.proposers.offline import OfflineProposer
 from tests.whale_jax.small_world import Driver, Proposer, export, outcome, settings, small_run, whole
 from whale_jax.hosts.hosts import Alone
 from whale_jax.journal import Journal
@@ -42,6 +44,15 @@ BOUNDARIES = {
     "exported": (whale_jax.hand_over, "export_checkpoint"),
 }
 """What a job does that another thing rests on; a fault comes right before it, or right after."""
+
+
+def edit_to(value):
+    more = f"B_{value} = {value}\n"
+    return Edit(f"set {value}", f"axis {value}", "it helps", "useless", (), lambda source: source + more)
+
+
+CATALOGUE = [edit_to(value) for value in range(6)]
+"""For the offline proposer, on the harness of the small run."""
 
 
 class Killed(KeyboardInterrupt):
@@ -104,11 +115,12 @@ def faults(monkeypatch, decide):
         yield crossed
 
 
-def job(directory, monkeypatch, decide=lambda *crossing: None):
+def job(directory, monkeypatch, decide=lambda *crossing: None, proposer=None):
     """One process's part of the run: the boundaries it crossed, and whether it got to the end."""
     with faults(monkeypatch, decide) as crossed, Preemption(60).watch() as preemption:
         try:
             with small_run(directory, settings()) as run:
+                run.proposer = proposer or run.proposer
                 asyncio.run(whole(run, preemption))
         except (Killed, RuntimeError, asyncio.CancelledError, Preempted):
             ended = False
@@ -129,12 +141,12 @@ def undisturbed(tmp_path_factory):
     return outcome(directory), crossed
 
 
-def assert_goes_on(directory, monkeypatch, expected):
+def assert_goes_on(directory, monkeypatch, expected, proposer=None):
     """What is there is a part of the undisturbed run, and the next job makes it whole."""
     for name, data in outcome(directory).items():
         if name.startswith("journal/"):
             assert expected[name] == data, name
-    _, ended = job(directory, monkeypatch)
+    _, ended = job(directory, monkeypatch, proposer=proposer)
     assert ended
     assert outcome(directory) == expected
 
@@ -147,6 +159,23 @@ def test_a_kill_at_every_kind_of_boundary(undisturbed, tmp_path, monkeypatch, bo
     _, ended = job(tmp_path / "run", monkeypatch, lambda *place: "SIGKILL" if place == (boundary, when, at) else None)
     assert not ended
     assert_goes_on(tmp_path / "run", monkeypatch, expected)
+
+
+def test_a_kill_in_every_session_of_the_offline_proposer(tmp_path, monkeypatch):
+    """Before a session's first proposal, and between one and the next: in both cycles the next job takes it up."""
+    monkeypatch.setitem(BOUNDARIES, "proposed", (OfflineProposer, "propose"))
+    _, ended = job(tmp_path / "undisturbed", monkeypatch, proposer=OfflineProposer(CATALOGUE))
+    expected = outcome(tmp_path / "undisturbed")
+    assert ended
+    assert sum(b"set " in data for name, data in expected.items() if name.endswith("proposal.json")) == 4
+    directory = tmp_path / "run"
+    for place in [("proposed", "before", 1), ("proposed", "after", 1), ("proposed", "after", 3)]:
+        _, ended = job(
+            directory, monkeypatch, lambda *here, place=place: "SIGKILL" if here == place else None,
+            OfflineProposer(CATALOGUE),
+        )  # fmt: skip
+        assert not ended, place
+    assert_goes_on(directory, monkeypatch, expected, OfflineProposer(CATALOGUE))
 
 
 @pytest.mark.slow

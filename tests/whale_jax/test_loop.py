@@ -3,7 +3,9 @@
 import json
 import random
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -138,18 +140,45 @@ def run_through_kills(run_dir, cache, moments, expected):
     return entries
 
 
+@pytest.fixture(scope="module")
+def never_killed(tmp_path_factory, cache):
+    """The outcome of the run that is killed elsewhere."""
+    run_dir = tmp_path_factory.mktemp("runs") / "never_killed"
+    complete(run_dir, cache, *KILLED, **ONE_DEVICE)
+    return outcome(run_dir)
+
+
+STRIKES = (("evaluated", 1), ("trained", 1), ("checkpoint written", 2), ("proposed", 1), ("exported", 1))
+"""One kind of boundary per job (see `struck`), in the order in which a run comes to them."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_kills_change_nothing(cache, tmp_path):
+def test_a_kill_at_every_kind_of_boundary_changes_nothing(never_killed, cache, tmp_path):
+    """SIGKILL in the first evaluation, in a weight phase, during a save, in a session of the offline proposer, and
+    before the export is declared whole."""
+    run_dir = tmp_path / "run"
+    for boundary, number in STRIKES:
+        struck = subprocess.run(
+            [sys.executable, "-m", "tests.whale_jax.struck", boundary, str(number), *command(run_dir, *KILLED)[3:]],
+            env=environment(cache) | ONE_DEVICE, capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert struck.returncode == -signal.SIGKILL, f"{boundary}: {struck.stdout}{struck.stderr}"
+    assert not (run_dir / "summary.json").exists()
+    complete(run_dir, cache, *KILLED, **ONE_DEVICE)
+    assert outcome(run_dir) == never_killed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_kills_change_nothing(never_killed, cache, tmp_path):
     """SIGKILL at ten random moments; the same command goes on, and the end is that of an uninterrupted run."""
-    complete(tmp_path / "uninterrupted", cache, *KILLED, **ONE_DEVICE)
-    expected = outcome(tmp_path / "uninterrupted")
     draw = random.Random(20)
     # By the clock alone, on a busy machine, all would fall into the start of a job.
     chains = [[(draw.randrange(4), draw.uniform(0.1, 6.0)) for _ in range(5)] for _ in range(2)]
     with ThreadPoolExecutor(len(chains)) as pool:  # a run keeps about one core busy
         done = [
-            pool.submit(run_through_kills, tmp_path / f"chain{number}", cache, chain, expected)
+            pool.submit(run_through_kills, tmp_path / f"chain{number}", cache, chain, never_killed)
             for number, chain in enumerate(chains)
         ]
         entries = [count for chain in done for count in chain.result()]

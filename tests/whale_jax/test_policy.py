@@ -43,9 +43,11 @@ def policy(folder: Path, value: float = 1.0) -> Policy:
 
 
 def saved(folder: Path) -> str:
-    """Weights (SHA-256) of a checkpoint of step 3."""
+    """Weights (SHA-256) of a checkpoint of step 3, after three tasks."""
     first = policy(folder)
     first.move_to(0)
+    for _ in range(3):
+        first.sampler.next(1)
     first.step = 3
     weights, saving = first.begin_save()
     saving.result()
@@ -60,6 +62,18 @@ def test_a_committed_step_comes_back(tmp_path):
     assert again.weights_at(3)[0]["w"].tolist() == [1.0, 1.0, 1.0]
     again.move_to(3)
     assert again.step == 3
+
+
+def test_the_task_order_is_where_it_was_before_anything_is_drawn(tmp_path):
+    """Case G182."""
+    weights = saved(tmp_path)
+    undisturbed = policy(tmp_path).sampler
+    drawn = [undisturbed.next(1) for _ in range(8)]
+    again = policy(tmp_path)
+    again.committed(3, weights)
+    again.move_to(3)
+    assert again.sampler.epochs == 1.5
+    assert [again.sampler.next(1) for _ in range(5)] == drawn[3:]
 
 
 def test_a_checkpoint_of_other_weights_than_the_journals_is_refused(tmp_path):

@@ -54,7 +54,7 @@ async def obey(hosts: Follower, steps: "Steps", groups: "Groups") -> Message:
             if message.kind == "group":
                 groups.start(message)
             elif message.kind == "drop":
-                await groups.drop(message.fields["job"])
+                await groups.drop(**message.fields)
             else:
                 steps.make(message)
     except HostsError:
@@ -136,19 +136,22 @@ class Groups:
     ) -> None:
         self._hosts, self._driver, self._runner, self._clock = hosts, driver, runner, clock
         self._requests = Requests(splits)
-        self._running: dict[int, set[asyncio.Task[None]]] = {}
+        self._running: dict[int, dict[int, asyncio.Task[None]]] = {}
 
     def start(self, message: Message) -> None:
         """Begins a group; its traces are sent as they finish."""
-        job = message.fields["job"]
+        job, group = message.fields["job"], message.fields["group"]
         task = asyncio.create_task(self._run(message))
-        self._running.setdefault(job, set()).add(task)
-        task.add_done_callback(lambda task: self._ended(job, task))
+        self._running.setdefault(job, {})[group] = task
+        task.add_done_callback(lambda task: self._ended(job, group))
 
-    async def drop(self, job: int) -> None:
-        """Cancels what is in flight of a job, and says when nothing is."""
-        await self._cancel(job)
-        self._hosts.channel.send("dropped", job=job)
+    async def drop(self, job: int, group: int | None = None) -> None:
+        """Cancels one group of a job; or all that is in flight of it, and says when nothing is."""
+        if group is None:
+            await self._cancel(job)
+            self._hosts.channel.send("dropped", job=job)
+        elif task := self._running.get(job, {}).get(group):
+            task.cancel()
 
     async def close(self) -> None:
         """Cancels everything in flight, and ends what is kept warm."""
@@ -156,14 +159,13 @@ class Groups:
             await self._cancel(job)
         await self._runner.close()
 
-    def _ended(self, job: int, task: asyncio.Task[None]) -> None:
-        tasks = self._running.get(job, set())
-        tasks.discard(task)
-        if not tasks:
-            self._running.pop(job, None)
+    def _ended(self, job: int, group: int) -> None:
+        del self._running[job][group]
+        if not self._running[job]:
+            del self._running[job]
 
     async def _cancel(self, job: int) -> None:
-        tasks = list(self._running.get(job, ()))
+        tasks = list(self._running.get(job, {}).values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -68,6 +68,11 @@ class Meter:
         """Adds positions of packed rows that an update went over."""
         self._trained += positions
 
+    @property
+    def since_lap(self) -> float:
+        """Seconds since the last lap."""
+        return time.monotonic() - self._mark[0]
+
     def lap(self) -> dict[str, float | int]:
         """What was spent since the last lap; the first one holds the job's start beside it."""
         before, self._mark = self._mark, self._now()
@@ -98,6 +103,8 @@ class Spent:
         computed_tokens: ids that engines computed, prompts included; at least one measured commit, else None.
         trained_tokens, flops, seconds, idle_seconds: as `flops` and `BusyClock` say; None as above. Idle is the time in
             which neither an engine nor a training step ran.
+        other_seconds: in which there were neither episodes (of training, search or evaluation) nor a training step:
+            compiling, packing, swapping weights, saving, and waiting for a proposer with nothing to evaluate meanwhile.
         proposer: the proposer's usage by kind; None where a session could not say.
         commits: journal entries.
         measured: those of them whose account was written.
@@ -110,6 +117,7 @@ class Spent:
     flops: float | None = None
     seconds: float | None = None
     idle_seconds: float | None = None
+    other_seconds: float | None = None
     proposer: dict[str, float | None] = field(default_factory=dict)
     commits: int = 0
     measured: int = 0
@@ -137,6 +145,14 @@ class Spent:
             self.flops = (self.flops or 0.0) + line["flops"]
             self.seconds = (self.seconds or 0.0) + line["seconds"]
             self.idle_seconds = (self.idle_seconds or 0.0) + line["seconds"] - line["busy_seconds"]
+            self.other_seconds = self._with_other(line)
+
+    def _with_other(self, line: Mapping[str, Any]) -> float | None:
+        """None once a line of an earlier version, which tells no stages, is among them."""
+        before = 0.0 if self.measured == 1 else self.other_seconds
+        if before is None or "rollout_seconds" not in line:
+            return None
+        return before + max(0.0, line["seconds"] - line["rollout_seconds"] - line["train_seconds"])
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,19 @@ class Account:
     jobs: int
     start_seconds: float
     notes: Sequence[str]
+
+    def other_share(self, seconds_after: float = 0.0) -> float | None:
+        """Share of the wall time that is neither episodes nor training steps, the start of the jobs (reading,
+        compiling) among it; None where nothing was measured.
+
+        Args:
+            seconds_after: since the last commit: the export, and what else ends a run.
+        """
+        if self.total.seconds is None or self.total.other_seconds is None:
+            return None
+        around = self.start_seconds + seconds_after
+        wall = self.total.seconds + around
+        return (self.total.other_seconds + around) / wall if wall else None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""

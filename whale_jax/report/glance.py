@@ -30,7 +30,8 @@ class Level(StrEnum):
 
 
 def glance(run: RunFiles, archives: Sequence[SearchArchive]) -> dict[str, Any]:
-    """`initial`, `latest` (the returned pair, or the best so far), `differences` by split, `account`, `warnings`."""
+    """`initial`, `latest` (the returned pair, or the best so far), `differences` by split, `account`, `other_share`
+    (`Account.other_share`), `warnings`."""
     points = list(accuracy_points_with_evidence(run))
     label = _latest_label(run, points)
     pairs, differences = {}, {}
@@ -50,6 +51,7 @@ def glance(run: RunFiles, archives: Sequence[SearchArchive]) -> dict[str, Any]:
         "differences": differences,
         "account": spent.to_json(),
         "seconds": run.summary.get("seconds"),
+        "other_share": run.summary.get("other_share", spent.other_share()),
         "warnings": sorted(warnings, key=lambda one: order.index(one["level"])),
     }
 

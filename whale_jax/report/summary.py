@@ -23,11 +23,13 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
     Keys: `initial` and `returned`, each with `validation` and `test` holding `mean_at_k`, `k`, `tasks`, `ci95` and
     `behaviour` (the domain's own figures by name; what they mean stands in `figures`); `paired_difference` on test
     (returned minus initial, same tasks and sampling keys) with `mean` and `ci95`; `cycles`, `rollouts` (training and
-    search), `seconds` (this process), `seed`, `schedule`, `protocol`, `milestones`, `searches` (per cycle: search and
+    search), `seconds` (this process), `other_share` (of the wall time of all jobs, neither episodes nor training
+    steps: see `account.Account`), `seed`, `schedule`, `protocol`, `milestones`, `searches` (per cycle: search and
     confirmation scores, flags, and the proposer's account), `account` (what was spent, per phase and in total, over all
     jobs: see `account.Account`), and `warnings`.
     """
     difference = result.returned_test.minus(result.initial_test)
+    spent = account(run.journal.entries, run.dir / "metrics.jsonl")
     return {
         "initial": _pair(result.initial, result.initial_test),
         "returned": _pair(result.returned, result.returned_test),
@@ -35,6 +37,7 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
         "cycles": result.cycles,
         "rollouts": run.rollouts,
         "seconds": round(run.progress.seconds, 1),
+        "other_share": spent.other_share(run.meter.since_lap),
         "seed": run.config.run.seed,
         "schedule": run.config.schedule.schedule,
         "search_space": run.config.search.search_space,
@@ -53,7 +56,7 @@ def summary(run: Run, result: Returned, *, warnings: Sequence[str]) -> dict[str,
         ],
         "figures": dict(run.domain.figures),
         "searches": run.searches,
-        "account": account(run.journal.entries, run.dir / "metrics.jsonl").to_json(),
+        "account": spent.to_json(),
         "journal": run.journal.hash,
         "warnings": list(warnings),
     }
@@ -100,7 +103,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """
     earlier = _read(path)
     if earlier.get("journal") == content["journal"] and "seconds" in earlier:
-        content = content | {"seconds": earlier["seconds"]}
+        content = content | {name: earlier[name] for name in ("seconds", "other_share") if name in earlier}
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     temporary.replace(path)
@@ -169,6 +172,9 @@ def print_account(spent: Account, console: Console) -> None:
     table.add_row("total", *_spent_cells(spent.total), style="bold")
     console.print(table)
     console.print("sampled, computed, proposer: tokens; idle: neither engine nor training ran", style="dim")
+    share = spent.other_share()
+    if share is not None:
+        console.print(f"{100 * share:.1f} % of the time was neither episodes nor training steps", style="dim")
     for note in spent.notes:
         console.print(note, style="dim")
 

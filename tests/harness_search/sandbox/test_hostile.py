@@ -148,6 +148,7 @@ def outcomes(backend: Backend) -> dict[str, EpisodeOutcome]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_harness_ends_its_own_episode(outcomes: dict[str, EpisodeOutcome], name: str) -> None:
+    """Case H194 among them: a loop that takes memory ends with its process, not in a thread of the host."""
     outcome, expected = outcomes[name], CASES[name]
     assert outcome.end is expected.end, outcome
     assert expected.says in (outcome.error or ""), outcome.error

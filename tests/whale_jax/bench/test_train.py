@@ -37,7 +37,8 @@ def test_the_object_holds_the_ratios(capsys, monkeypatch):
     *table, record = capsys.readouterr().out.splitlines()
     record = json.loads(record)
     assert min(record["ratio"], record["packing_ratio"]) > 0
-    assert record["fill_rate"] == record["rows"][0]["fill_rate"] > 0.7
+    assert record["fill_rate"] == record["rows"][0]["fill_rate"] > 0.9
+    assert record["long_tail_fill_rate"] > 0.9
     assert [row["step"] for row in record["rows"]] == ["packed", "padded", "transformers, padded"]
     assert "ratio" in table[-1]
 
@@ -48,9 +49,10 @@ def test_without_torch_it_says_so(capsys, monkeypatch):
 
     monkeypatch.setattr(train, "_ours", lambda *args: lambda: None)
     monkeypatch.setattr(train, "_torch", missing)
-    assert main(["train", "--json", "--repeats=1"]) == 0
+    assert main(["train", "--json", "--repeats=1", "--remat=none"]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert "ratio" not in record
+    assert (record["fill_rate"] > 0.9, record["settings"]["remat"]) == (True, "none")
     assert record["notes"] == ["torch is left out: No module named 'torch'"]
 
 

@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import pytest
 from absl import flags
 from jax.sharding import AbstractMesh
 
+from tests.whale_jax.small_world import MODEL, tasks
+from whale_jax.assemble import make_policy
+from whale_jax.config import RunConfig
+from whale_jax.domains.task import Split
 from whale_jax.plan import plan as planning
 from whale_jax.plan import programs
 from whale_jax.plan.__main__ import define, run
@@ -21,8 +27,11 @@ from whale_jax.plan.plan import Plan, largest_batch
 from whale_jax.plan.programs import Step, Work, default_mesh
 from whale_jax.plan.report import table
 from whale_jax.plan.sizes import SIZES
+from whale_jax.policy import Initial
+from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import AXES, ShardingError
-from whale_jax.training.optimizer import OptimizerName
+from whale_jax.report.busy import BusyClock
+from whale_jax.training.optimizer import OptimizerName, OptimizerSettings
 from whale_jax.training.step import TrainStep
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +141,18 @@ def test_the_optimizer_decides_what_its_state_takes(monkeypatch, optimizer, per_
     asked = dataclasses.replace(work(2), optimizer=OptimizerName(optimizer))
     sizes = programs.programs(asked, (1, 2, 1), jax.devices()[:2]).state_bytes
     assert sizes["optimizer"] / sizes["parameters"] * 4 == pytest.approx(per_parameter, abs=0.05)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_the_planned_step_is_the_runs(tmp_path, optimizer):
+    """Text for text: what is compiled for a plan is what a run with these settings trains with."""
+    values = {"mesh_fsdp": 2, "rows": 2, "remat": "group", "compute_dtype": "bfloat16", "optimizer": optimizer}
+    config = RunConfig.from_values({**values, "learning_rate": OptimizerSettings().learning_rate})
+    parts: Any = SimpleNamespace(initial=Initial(tmp_path, MODEL, None, ""), splits={Split.WEIGHT: tasks(Split.WEIGHT)})
+    run = make_policy(config, parts, tmp_path, BusyClock())._train_step.lower(2, 16)
+    asked = Work(MODEL, Step.TRAIN, 2, 16, remat=Remat.GROUP, optimizer=OptimizerName(optimizer))
+    planned = programs.programs(asked, (1, 2, 1), jax.devices()[:2]).lowered
+    assert {name: one.as_text() for name, one in run.items()} == {name: one.as_text() for name, one in planned.items()}
 
 
 def test_overflow_is_read_from_the_compiler():

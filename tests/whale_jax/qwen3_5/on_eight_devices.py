@@ -1,8 +1,8 @@
 """Run as a program on eight virtual CPU devices: the training loss and its gradients on every mesh, as JSON.
 
 One line per mesh: its shape and, for the loss, the token sums, the sampled log-probabilities and each parameter's
-gradient, the largest difference from one device, relative to the largest entry. The last line is about whole optimizer
-steps.
+gradient, the largest difference from one device, relative to the largest entry. The last two lines are about gradients
+of bf16 compute and about whole optimizer steps.
 """
 
 import dataclasses
@@ -65,14 +65,16 @@ def random_batch():
     return Batch(tokens, segments, targets, weights, -weights)
 
 
-def loss_and_more(placement, params, batch):
+def loss_and_more(placement, params, batch, dtype=jnp.float32):
     """Everything the comparison looks at: (loss, (sums, log-probabilities)), gradients."""
     mesh = None if placement is None else placement.mesh
     nll_sums = sum_nll if mesh is None else partial(sum_nll_sharded, mesh=mesh)
     logprobs = sampled_logprobs if mesh is None else partial(sampled_logprobs_sharded, mesh=mesh)
 
     def loss(params):
-        hidden = model.forward(CONFIG, params, batch.tokens, batch.segment_ids, remat=False, placement=placement)
+        hidden = model.forward(
+            CONFIG, params, batch.tokens, batch.segment_ids, remat=False, placement=placement, compute_dtype=dtype
+        )
         flat = hidden.reshape(-1, CONFIG.hidden_size), params["lm_head"], batch.targets.ravel(), batch.weights.ravel()
         sums = nll_sums(*flat, chunk=CHUNK)
         return sums.nll, (sums, logprobs(*flat, **KEPT))
@@ -104,6 +106,29 @@ def on_every_mesh(params, batch):
         placed = jax.tree.map(jax.device_put, params, placement.params)
         ours = jax.jit(partial(loss_and_more, placement))(placed, batch)
         print(json.dumps({"mesh": shape, "difference": difference(ours, reference)}))
+
+
+def in_bf16(params, batch):
+    """Gradients of bf16 compute: on a mesh against one device, and there against fp32, by the norm of the difference
+    over that of the gradient. The weights are a quarter as large: at full size the model amplifies any rounding."""
+    place = Placement(CONFIG, make_mesh(2, 2, 2))
+    params = jax.tree.map(lambda leaf: leaf / 4, params)
+    grads = {
+        name: jax.jit(partial(loss_and_more, placement, dtype=dtype))(placed, batch)[1]
+        for name, placement, dtype, placed in [
+            ("mesh", place, jnp.bfloat16, jax.tree.map(jax.device_put, params, place.params)),
+            ("one", None, jnp.bfloat16, params),
+            ("fp32", None, jnp.float32, params),
+        ]
+    }
+    flat = {
+        name: np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+        for name, tree in grads.items()
+    }
+    size = np.linalg.norm(flat["fp32"])
+    far = {name: np.linalg.norm(flat[name] - flat[other]) / size for name, other in [("mesh", "one"), ("one", "fp32")]}
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(grads["mesh"])}
+    print(json.dumps({"mesh_to_one": far["mesh"], "one_to_fp32": far["one"], "dtypes": sorted(dtypes)}))
 
 
 def whole_steps(params, batch):
@@ -151,4 +176,5 @@ if __name__ == "__main__":
         sys.exit(f"needs {DEVICES} devices, has {jax.device_count()}")
     parameters, the_batch = jax.tree.map(jnp.asarray, (random_params(CONFIG), random_batch()))
     on_every_mesh(parameters, the_batch)
+    in_bf16(parameters, the_batch)
     whole_steps(parameters, jax.tree.map(np.asarray, the_batch))

@@ -80,14 +80,14 @@ def on_eight_devices():
     }
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *meshes, steps = [json.loads(line) for line in done.stdout.splitlines()]
-    return meshes, steps
+    *meshes, in_bf16, steps = [json.loads(line) for line in done.stdout.splitlines()]
+    return meshes, in_bf16, steps
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_mesh_gives_the_loss_and_gradients_of_one_device(on_eight_devices):
-    meshes, _ = on_eight_devices
+    meshes, _, _ = on_eight_devices
     run = {tuple(line["mesh"]): line["difference"] for line in meshes if "difference" in line}
     refused = {tuple(line["mesh"]): line["refused"] for line in meshes if "refused" in line}
     assert {math.prod(mesh) for mesh in (*run, *refused)} == {DEVICES}
@@ -101,8 +101,19 @@ def test_every_mesh_gives_the_loss_and_gradients_of_one_device(on_eight_devices)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_bf16_compute_on_a_mesh(on_eight_devices):
+    """Sums in another order are rounded otherwise: both are within 5 % of fp32's gradient, and so no further from each
+    other than twice as far as one device is from fp32."""
+    _, found, _ = on_eight_devices
+    assert 0 < found["one_to_fp32"] < 0.05
+    assert found["mesh_to_one"] < 2 * found["one_to_fp32"]
+    assert found["dtypes"] == ["float32"], "gradients are those of the fp32 master weights"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_optimizer_steps_on_a_mesh(on_eight_devices):
-    _, steps = on_eight_devices
+    _, _, steps = on_eight_devices
     assert steps["divided"] == [True, True, True], "parameters and both moments stay divided through the steps"
     assert max(steps["difference"].values()) < 1e-3
     for name in ("loss", "grad_norm", "mismatch"):

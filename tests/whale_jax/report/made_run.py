@@ -207,7 +207,7 @@ def two_cycles(directory: Path, **options: Any) -> MadeRun:
     run.evaluation("cycle 2, search", "test", [[1, 1], [1, 1], [1, 1], [1, 0]], step=5)
     lines: list[dict[str, Any]] = [
         {"kind": "account", "entry": entry["entry"], "seconds": 10.0, "busy_seconds": 8.0, "computed_tokens": 500,
-         "trained_tokens": 10, "flops": 1e9, "start_seconds": 0.0}
+         "trained_tokens": 10, "flops": 1e9, "start_seconds": 0.0, "rollout_seconds": 7.0, "train_seconds": 2.0}
         for entry in run.journal.entries
     ]  # fmt: skip
     run.metrics([*lines, {"kind": "weight", "step": 8, "mismatch_mean": 1e-6}])

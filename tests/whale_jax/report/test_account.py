@@ -78,6 +78,7 @@ def test_a_lap_holds_what_came_since_the_last(now, config):
         "start_seconds": 8.0,
     }
     now[0] = 105.0
+    assert meter.since_lap == 1.0
     second = meter.lap()
     assert (second["seconds"], second["busy_seconds"], second["flops"], second["start_seconds"]) == (1.0, 0.0, 0.0, 0.0)
 
@@ -97,6 +98,7 @@ ENTRIES = [
 
 def line(entry: int, **values) -> dict:
     fields = {"seconds": 10.0, "busy_seconds": 8.0, "computed_tokens": 1000, "trained_tokens": 0, "flops": 1e9}
+    fields |= {"rollout_seconds": 6.5, "train_seconds": 3.0}
     return {"kind": "account", "entry": entry, "start_seconds": 0.0, **fields, **values}
 
 
@@ -119,6 +121,9 @@ def test_the_jobs_of_a_run_add_up(tmp_path):
     assert (total.rollouts, total.sampled_tokens, total.computed_tokens, total.flops) == (56, 560, 6000, 6e9)
     assert (total.seconds, total.commits, total.measured) == (60.0, 6, 6)
     assert (spent.jobs, spent.start_seconds) == (2, 50.0)
+    assert (search.other_seconds, total.other_seconds) == (1.0, 3.0)
+    assert spent.other_share() == (3 + 50) / (60 + 50)
+    assert spent.other_share(10.0) == (3 + 50 + 10) / (60 + 50 + 10)
     assert len(spent.notes) == 1
     assert spent.notes[0].startswith("2 jobs: what one of them did after its last commit")
     assert json.loads(json.dumps(spent.to_json()))["total"]["rollouts"] == 56
@@ -134,6 +139,9 @@ def test_what_the_records_do_not_hold_is_said(tmp_path):
     assert account(ENTRIES, tmp_path / "metrics.jsonl").total == spent.total
     nothing = account(ENTRIES, tmp_path / "none.jsonl")
     assert (nothing.total.rollouts, nothing.total.flops, nothing.jobs) == (56, None, 0)
+    assert nothing.other_share(5.0) is None
+    old = {name: value for name, value in line(1).items() if not name.startswith(("rollout", "train_"))}
+    assert account(ENTRIES, written(tmp_path, [line(0), old, line(2)])).other_share() is None
     unknown = {**ENTRIES[3], "usage": {"calls": 2, "input_tokens": None, "output_tokens": 5, "dollars": None}}
     assert account([unknown], tmp_path / "none.jsonl").total.proposer_tokens is None
 
@@ -146,3 +154,4 @@ def test_the_table_shows_unknown_figures_as_such(tmp_path):
     assert rows["cycle 1, weights"][3:] == ["24", "230", "2,000", "2e+09", "0", "0.00", "0.3", "20", "%"]
     assert rows["validation"][1:3] == ["16", "170"]
     assert rows["total"][1:3] == ["56", "560"]
+    assert "5.0 % of the time was neither episodes nor training steps" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -110,6 +110,7 @@ def test_the_glance_of_a_finished_run(run):
     assert content["differences"]["validation"]["mean"] == 0.625
     total = content["account"]["total"]
     assert (total["rollouts"], total["seconds"], total["idle_seconds"]) == (118, 120.0, 24.0)
+    assert (total["other_seconds"], content["other_share"]) == (12.0, 0.1)
     assert total["proposer"] == {"calls": 4, "input_tokens": 1800, "output_tokens": 200, "dollars": 0.5}
 
 

@@ -33,6 +33,7 @@ def result(before: dict[str, float], after: dict[str, float]) -> tuple[Any, Retu
         dir=Path("not there"),
         milestones=[initial, returned],
         progress=SimpleNamespace(seconds=1.0),
+        meter=SimpleNamespace(since_lap=2.0),
         rollouts=8,
         searches=[],
     )
@@ -66,3 +67,22 @@ def test_the_table_shows_them_before_and_after_with_their_meaning():
 
 def test_without_figures_there_is_no_table_of_them():
     assert "behaviour" not in table(*result({}, {}))
+
+
+def test_the_share_of_other_things_covers_the_end_of_the_run_and_stays(tmp_path):
+    """Of 10 s at the start, 90 s to the last commit (50 and 34 of them episodes and training) and 2 s of export."""
+    line = {
+        "kind": "account", "entry": 0, "seconds": 90.0, "busy_seconds": 80.0, "computed_tokens": 1, "trained_tokens": 1,
+        "flops": 1.0, "start_seconds": 10.0, "rollout_seconds": 50.0, "train_seconds": 34.0,
+    }  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    run, returned = result({}, {})
+    run.dir = tmp_path
+    run.journal.entries = [
+        {"entry": 0, "kind": "evaluation", "split": "validation", "episodes": 8, "sampled_tokens": 80}
+    ]
+    content = report.summary(run, returned, warnings=[])
+    assert content["other_share"] == (10 + 6 + 2) / 102
+    report.write(tmp_path / "summary.json", content)
+    report.write(tmp_path / "summary.json", content | {"seconds": 0.1, "other_share": 0.9})  # the job found it finished
+    assert json.loads((tmp_path / "summary.json").read_text())["other_share"] == content["other_share"]

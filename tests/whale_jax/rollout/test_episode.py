@@ -131,6 +131,25 @@ def test_B041_B061_B062_thinking_and_odd_tags_stay_as_sampled(fakes: SimpleNames
     assert host.answer_text((0, 1)) is None
 
 
+def test_B039_B066_training_sees_one_think_block_whose_opener_is_prompt(fakes: SimpleNamespace) -> None:
+    """What is trained on is the prompt's ids and the sampled ones: nothing is rendered again."""
+    said = "so</think>\n\nok<|im_end|>"
+    host = fakes.episode(fakes.driver(said))
+
+    async def run():
+        chat = await host.open_chat(None, [])
+        await host.append(chat, "user", "u", None)
+        await host.reply(chat, None)
+
+    asyncio.run(run())
+    (chat,) = host.chats()
+    assert text_of(fakes, chat).count("<think>") == text_of(fakes, chat).count("</think>") == 1
+    first = list(chat.loss_mask).index(True)
+    assert all(list(chat.loss_mask)[first:])
+    assert fakes.Codec().decode(chat.ids[:first]).endswith("<think>\n")
+    assert fakes.Codec().decode(chat.ids[first:]) == said
+
+
 def test_A011_a_call_inside_unclosed_thinking_is_not_guessed(fakes: SimpleNamespace) -> None:
     """It stays visible in `thinking` and `raw`, for a harness that wants to run it or to complain."""
     inside = (

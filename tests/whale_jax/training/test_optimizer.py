@@ -9,6 +9,10 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.params import param_shapes
+from whale_jax.qwen3_5.sharding import Placement, make_mesh
+from whale_jax.serving.driver import Sampling
 from whale_jax.training.optimizer import (
     OptimizerName,
     OptimizerSettings,
@@ -16,6 +20,7 @@ from whale_jax.training.optimizer import (
     make_optimizer,
     state_sharding,
 )
+from whale_jax.training.step import TrainStep
 
 PARAMS = {"w": jnp.array([1.0, -2.0])}
 GRADS = {"w": jnp.array([3.0, 4.0])}  # norm 5
@@ -91,3 +96,29 @@ def test_every_state_is_divided_like_its_parameters(name):
         assert (specs[256,], specs[128,]) == (PartitionSpec(None), PartitionSpec("fsdp"))
     else:
         assert specs[256, 128] == PartitionSpec(None, "fsdp")
+
+
+WIDE = Qwen35Config(
+    vocab_size=256, hidden_size=128, intermediate_size=256, num_layers=4, num_heads=2, num_kv_heads=1, head_dim=128,
+    linear_key_heads=2, linear_value_heads=2, linear_key_dim=64, linear_value_dim=64, rope_theta=1e4,
+)  # fmt: skip
+"""Wide enough for Adafactor to keep a row and a column in place of a matrix."""
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+def test_on_a_mesh_a_step_begins_with_the_state_that_is_planned_half_of_it_on_each_chip(name):
+    step = TrainStep(
+        WIDE,
+        make_optimizer(OptimizerSettings(name=name)),
+        sampling=Sampling(),
+        placement=Placement(WIDE, make_mesh(1, 2, 1, devices=jax.devices()[:2])),
+    )
+    params = jax.tree.map(np.zeros, param_shapes(WIDE), is_leaf=lambda node: isinstance(node, tuple))
+    state, planned = jax.tree.leaves(step.init(params).opt_state), jax.tree.leaves(step.opt_state_shapes())
+    assert [(leaf.shape, leaf.dtype) for leaf in state] == [(leaf.shape, leaf.dtype) for leaf in planned]
+    assert all(
+        leaf.sharding.is_equivalent_to(shape.sharding, leaf.ndim) for leaf, shape in zip(state, planned, strict=True)
+    )
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    on_a_chip = sum(leaf.addressable_shards[0].data.nbytes for leaf in state) / parameters
+    assert on_a_chip == pytest.approx(name.state_bytes / 2, abs=0.08)

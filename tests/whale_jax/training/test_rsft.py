@@ -85,6 +85,7 @@ def test_each_chat_is_a_sequence_and_a_carried_reply_is_trained_once():
 
 
 def test_answer_after_a_prompt_of_one_token_keeps_all_its_targets():
+    """Case B057."""
     (sequence,) = sequences(trace((prompt(1), sampled(2, 3, 4, 9))))
     assert sequence.targets == 4
 

@@ -313,6 +313,7 @@ def test_one_pass_in_mini_batches_over_the_accepted(train_step, params):
 
 
 def test_nothing_accepted_returns_the_same_state(train_step, params):
+    """Case H191: no optimizer step; the schedule's patience bounds how often, and the report names such steps."""
     state = train_step.init(params)
     after, report = train_on(
         [episode(0, reward=0), episode(1, reward=None)],

@@ -85,7 +85,7 @@ function resultsChart(run) {
 }
 
 function costs(run) {
-  const { account, seconds } = run.glance;
+  const { account, seconds, other_share: other } = run.glance;
   const total = account.total;
   const proposer = total.proposer ?? {};
   const known = (name) => (name in proposer ? proposer[name] : 0);
@@ -108,6 +108,7 @@ function costs(run) {
     item("proposer cost", known("dollars") === null ? "not known" : `$${known("dollars").toFixed(2)}`),
     item("wall time", duration(wall), account.jobs > 1 ? `${account.jobs} jobs` : ""),
     item("accelerator idle", share === null ? "–" : percent(share, 0)),
+    item("neither episodes nor training", other === null ? "–" : percent(other, 0), "of the wall time"),
   );
 }
 
