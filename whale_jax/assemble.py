@@ -53,6 +53,7 @@ from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
 from whale_jax.settings import TrainingSettings
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
+from whale_jax.storage.home import Home
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
@@ -198,13 +199,19 @@ def make_rollouts(config: RunConfig, parts: Parts, clock: BusyClock) -> tuple[Dr
 
 
 def make_policy(
-    config: RunConfig, parts: Parts, directory: Path, clock: BusyClock, hosts: Hosts | None = None
+    config: RunConfig,
+    parts: Parts,
+    directory: Path,
+    clock: BusyClock,
+    hosts: Hosts | None = None,
+    home: Home | None = None,
 ) -> Policy:
     """The policy of the run in `directory`, at its initial weights; nothing is compiled or written yet.
 
     Args:
       clock: is told when it is trained.
       hosts: the processes of the run, default: this one alone. All of them make one.
+      home: of `directory`; default: what is there counts.
     """
     training = config.training
     placement = make_placement(config, parts.initial.config)
@@ -222,8 +229,8 @@ def make_policy(
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
     hosts = hosts or Alone()
-    kept = make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every)
-    unfinished = make_checkpoints(hosts, directory / "unfinished", keep_last=1)
+    kept = make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every, home)
+    unfinished = make_checkpoints(hosts, directory / "unfinished", keep_last=1, home=home)
     return Policy(parts.initial, train_step, sampler, kept, unfinished, training, hosts, hosts.policy(config))
 
 
@@ -245,12 +252,18 @@ def _sampling(config: RunConfig) -> Sampling:
 
 @contextlib.contextmanager
 def assemble(
-    config: RunConfig, parts: Parts, directory: Path, progress: Progress, hosts: Hosts | None = None
+    config: RunConfig,
+    parts: Parts,
+    directory: Path,
+    progress: Progress,
+    hosts: Hosts | None = None,
+    home: Home | None = None,
 ) -> Iterator[Run]:
     """The run, with its engine started; everything is stopped when the context ends.
 
     Args:
       hosts: the processes of the run, of which this one is process 0; default: there are no others.
+      home: of `directory`; default: what is there counts.
 
     Raises:
       ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
@@ -266,14 +279,16 @@ def assemble(
     initial_pair = Pair(0, parts.initial.weights, parts.harness)
 
     @contextlib.contextmanager
-    def make(directory: Path, config: RunConfig, schedule: Schedule, progress: Progress) -> Iterator[Run]:
+    def make(
+        directory: Path, config: RunConfig, schedule: Schedule, progress: Progress, home: Home | None = None
+    ) -> Iterator[Run]:
         run = Run(
             config=config,
             directory=directory,
             domain=parts.domain,
             splits=parts.splits,
             schedule=schedule,
-            policy=make_policy(config, parts, directory, clock, hosts),
+            policy=make_policy(config, parts, directory, clock, hosts, home),
             initial_pair=initial_pair,
             driver=driver,
             codec=parts.codec,
@@ -290,13 +305,14 @@ def assemble(
                 progress.seconds,
             ),
             scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
+            home=home,
         )
         try:
             yield run
         finally:
             run.close()
 
-    with driver, make(directory, config, parts.schedule, progress) as run:
+    with driver, make(directory, config, parts.schedule, progress, home) as run:
         yield run
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -216,7 +215,7 @@ class Policy:
 
     def drop_unfinished(self) -> None:
         """Removes what a job left unfinished."""
-        shutil.rmtree(self._unfinished.directory, ignore_errors=True)
+        self._unfinished.clear()
 
     def close(self) -> None:
         """Ends the writers of checkpoints, and gives the training state up."""

@@ -26,6 +26,7 @@ from whale_jax.journal import Journal
 from whale_jax.policy import Policy
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.run import Run
+from whale_jax.storage.home import LocalHome
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -201,11 +202,11 @@ def test_sigterm_has_an_exit_status_of_its_own_and_names_the_way_on(undisturbed,
         splits={}, domain=SimpleNamespace(bad_rows=[], name="small"), backend=SimpleNamespace(name="none"),
         initial=SimpleNamespace(config=SimpleNamespace(num_layers=1, hidden_size=1)),
     )  # fmt: skip
-    monkeypatch.setattr(whale_jax.main, "assemble", lambda config, parts, directory, progress, hosts: small_run(
+    monkeypatch.setattr(whale_jax.main, "assemble", lambda config, parts, directory, progress, hosts, home: small_run(
         directory, config, hosts))  # fmt: skip
     monkeypatch.setattr(whale_jax.main, "_description", lambda parts: "small")
     with faults(monkeypatch, sigterm_in_step_2), Preemption(60).watch() as preemption:
-        status = whale_jax.main._job(settings(), parts, tmp_path / "run", [], preemption, Alone())  # type: ignore[arg-type]
+        status = whale_jax.main._job(settings(), parts, LocalHome(tmp_path / "run"), [], preemption, Alone())  # type: ignore[arg-type]
     assert status == EXIT_STATUS == 5
     assert "the same command goes on from here" in capsys.readouterr().err
 
