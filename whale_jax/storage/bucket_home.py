@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from whale_jax.config import ConfigError
 from whale_jax.journal import write_once
 from whale_jax.storage.bucket import Bucket, BucketError, Conflict, Stored
-from whale_jax.storage.lease import Lease
+from whale_jax.storage.lease import Lease, RunLost
 from whale_jax.storage.url import is_path
 
 AT_ONCE = 8
@@ -158,7 +158,7 @@ class BucketHome:
         by_rank: dict[int, list[str]] = {}
         for name in new:
             by_rank.setdefault(_rank(name), []).append(name)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with self._or_lost(), ThreadPoolExecutor(AT_ONCE) as pool:
             for _, names in sorted(by_rank.items()):
                 for _ in pool.map(lambda name: self._send(name, new[name]), names):
                     pass
@@ -173,12 +173,13 @@ class BucketHome:
         """
         assert self._lease is not None
         self.publish()
-        self._lease.confirm()
         name = path.relative_to(self.directory).as_posix()
-        try:
-            generation = self._bucket.write(name, data, generation=0)
-        except Conflict as error:
-            raise FileExistsError(f"{self._bucket.url}/{name} exists") from error
+        with self._or_lost():
+            self._lease.confirm()
+            try:
+                generation = self._bucket.write(name, data, generation=0)
+            except Conflict as error:
+                raise FileExistsError(f"{self._bucket.url}/{name} exists") from error
         write_once(path, data)
         with self._guard:
             self._known[name] = _Same(generation, _identity(path))
@@ -196,6 +197,14 @@ class BucketHome:
         if not self._failed and self._lease is not None:
             self._lease.confirm()
             self.publish()
+
+    @contextlib.contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except (BucketError, FileExistsError, RunLost):
+            self._failed = True
+            raise
 
     def _begin_anew(self, folder: Path) -> None:
         """Before a checkpoint that replaces another one is sent: the other one ceases to count."""

@@ -38,7 +38,7 @@ def run_home(settings: RunSettings, say: Callable[[str], None]) -> Iterator[Home
         beat = open_bucket(url, seconds=min(settings.bucket_seconds, LEASE_SECONDS / 6))
         stack.callback(beat.close)
         stack.enter_context(claim(directory, copy=True))
-        lease = Lease(bucket, beat, home_of(directory), say=say)
+        lease = Lease(bucket, beat, home_of(directory), seconds=LEASE_SECONDS, say=say)
         stack.callback(lease.release)
         lease.take()
         home = BucketHome(bucket, directory, lease)
