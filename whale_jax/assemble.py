@@ -54,6 +54,7 @@ from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
 from whale_jax.settings import TrainingSettings
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
 from whale_jax.storage.home import Home
+from whale_jax.storage.inputs import local_file, local_folder
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
@@ -79,7 +80,7 @@ def read_parts(config: RunConfig) -> Parts:
     Raises:
       ConfigError: an input is missing or wrong; the message names it and says what to do.
     """
-    directory = checkpoint_directory(config.model.checkpoint)
+    directory = checkpoint_directory(config.model.checkpoint, config.run.work_dir)
     shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
@@ -88,7 +89,7 @@ def read_parts(config: RunConfig) -> Parts:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
     except TaskError as error:
         raise ConfigError(str(error)) from error
-    harness = read_harness(config.model.harness) if config.model.harness else domain.h0
+    harness = read_harness(config.model.harness, config.run.work_dir) if config.model.harness else domain.h0
     splits = {split: _limited(domain, split, config) for split in Split}
     trains = config.schedule.schedule != "harness_only"
     if trains and config.rollout.prompts_per_step > len(splits[Split.WEIGHT]):
@@ -140,10 +141,11 @@ def read_parts(config: RunConfig) -> Parts:
 
 def read_domain(config: RunConfig, count_tokens: CountTokens) -> Domain:
     """The domain of a run with its tasks. Raises TaskError and, where it runs code itself, SandboxUnavailable."""
+    task_dir = config.data.task_dir
     return load_domain(
         config.run.domain,
         sandbox=config.rollout.sandbox,
-        task_dir=config.data.task_dir,
+        task_dir=str(local_folder("task_dir", task_dir, config.run.work_dir)) if task_dir else None,
         max_bad_rows=config.data.max_bad_rows,
         allow_overlap=config.data.allow_overlap,
         count_tokens=count_tokens,
@@ -323,26 +325,31 @@ def _replica_devices(replicas: int) -> list[Any]:
     return devices[: replicas or len(devices)]
 
 
-def checkpoint_directory(path: str | None) -> Path:
-    """The folder named, or the embedded demo checkpoint.
+def checkpoint_directory(path: str | None, work_dir: str | None = None) -> Path:
+    """The folder named (of one in a bucket, a copy below `work_dir`), or the embedded demo checkpoint.
 
     Raises:
       ConfigError: it is not there.
+      BucketUnreachable: its bucket cannot be reached.
     """
-    directory = Path(path) if path else Path(str(resources.files("whale_jax.demo"))) / "checkpoint"
+    directory = (
+        local_folder("checkpoint", path, work_dir)
+        if path
+        else Path(str(resources.files("whale_jax.demo"))) / "checkpoint"
+    )
     if not (directory / "config.json").is_file():
         raise ConfigError(f"--checkpoint={directory}: no config.json there; name a Hugging Face checkpoint folder")
     return directory
 
 
-def read_harness(path: str) -> str:
-    """The source of a harness file that obeys the contract.
+def read_harness(path: str, work_dir: str | None = None) -> str:
+    """The source of a harness file that obeys the contract; of one in a bucket, a copy is kept below `work_dir`.
 
     Raises:
       ConfigError: it cannot be read or breaks the contract; every breach is named.
     """
     try:
-        source = Path(path).read_text(encoding="utf-8")
+        source = local_file("harness", path, work_dir).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--harness={path}: cannot be read: {error}") from error
     problems = check_source(source)

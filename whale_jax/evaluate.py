@@ -42,6 +42,7 @@ from whale_jax.main import print_errors, use_all_cores
 from whale_jax.pair import Pair
 from whale_jax.report.progress import Progress
 from whale_jax.rundir import remember
+from whale_jax.storage.opening import refuse_bucket
 from whale_jax.training.step import TrainingDiverged
 
 T = TypeVar("T")
@@ -91,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
         own = {field.name: values[field.name].value for field in dataclasses.fields(Options)}
+        refuse_bucket("run_dir", settings.get("run_dir"), "copy the run first (gcloud storage cp --recursive)")
         options = Options(**{**own, "split": Split(own["split"])})
         options.check(settings)
         console = Console(highlight=False)

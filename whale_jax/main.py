@@ -46,7 +46,8 @@ from whale_jax.rundir import check_same_fork, is_begun, look, open_config, refus
 from whale_jax.storage.bucket import BucketError
 from whale_jax.storage.home import Home
 from whale_jax.storage.lease import RunLost
-from whale_jax.storage.opening import run_home
+from whale_jax.storage.opening import refuse_bucket, run_home, run_to_look_at
+from whale_jax.storage.url import in_bucket
 from whale_jax.training.step import TrainingDiverged
 
 
@@ -82,7 +83,7 @@ def _run(config: RunConfig, hosts: Hosts, *, dry_run: bool) -> int:
             fork = _fork(config, parts)
             if dry_run:
                 return _describe(config, parts)
-            if config.run.run_dir:
+            if config.run.run_dir and not in_bucket(config.run.run_dir):
                 refuse_inside(Path(config.run.run_dir), parts.initial.directory)
             with run_home(config.run, say=lambda text: print(text, flush=True)) as home:
                 changes = open_config(home.directory, config, parts.inputs, fork)
@@ -106,8 +107,9 @@ def _run(config: RunConfig, hosts: Hosts, *, dry_run: bool) -> int:
 def _describe(config: RunConfig, parts: Parts) -> int:
     """What `--dry_run` prints."""
     if config.run.run_dir:
-        refuse_inside(Path(config.run.run_dir), parts.initial.directory)
-        look(Path(config.run.run_dir), config, parts.inputs)
+        with run_to_look_at(config.run.run_dir) as directory:
+            refuse_inside(directory, parts.initial.directory)
+            look(directory, config, parts.inputs)
     print(_description(parts))
     for warning in _doubts(config, parts):
         print(f"warning: {warning}", file=sys.stderr)
@@ -130,6 +132,8 @@ def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
     spec, directory = config.run.fork_from, config.run.run_dir
     if spec is None:
         return None
+    for flag, place in (("fork_from", spec), ("run_dir", directory)):
+        refuse_bucket(flag, place, "a branch has links to its parent (gcloud storage cp --recursive brings a run here)")
     if directory is not None and is_begun(Path(directory)):
         check_same_fork(Path(directory), spec)
         return None

@@ -41,6 +41,7 @@ from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.sharding import ShardingError
+from whale_jax.storage.opening import on_this_disk
 
 
 class Doctor:
@@ -51,7 +52,7 @@ class Doctor:
         self._config, self._size = config, size
         self.verdicts: list[Verdict] = []
         self.measured: dict[Step, Measured] = {}
-        self._directory = checkpoint_directory(config.model.checkpoint)
+        self._directory = checkpoint_directory(config.model.checkpoint, config.run.work_dir)
         self.topology = here()
 
     def examine(self) -> Iterator[Verdict]:
@@ -101,7 +102,7 @@ class Doctor:
                 yield run_dir(config, directory, domain, codec, params[0])
             prompts = checkpoint.prompt_ids(codec)
             yield from checkpoint.against_transformers(directory, prompts, checkpoint.logits(shape, params[0], prompts))
-        yield steps.export(directory, params[0], Path(config.run.run_dir or "runs").absolute())
+        yield steps.export(directory, params[0], on_this_disk(config.run))
         yield from self._steps(shape, params)
 
     def _steps(self, shape: Qwen35Config, params: list[Any]) -> Iterator[Verdict]:

@@ -27,6 +27,8 @@ from whale_jax.storage.url import is_path
 
 AT_ONCE = 8
 """Requests in flight."""
+READS = 5
+"""Tries to read a run that goes on while it is read."""
 _CHECKPOINTS = ("checkpoints", "unfinished")
 _LAST = {
     "checkpoints/*": "meta.json",
@@ -72,6 +74,14 @@ class BucketHome:
             Conflict: something was written meanwhile.
             BucketError, OSError: the bucket cannot be read, or the folder cannot be written.
         """
+        for last in (False,) * (READS - 1) + (True,) if self._lease is None else (True,):
+            try:
+                return self._fetch_all()
+            except Conflict:  # a run that goes on wrote over what was just being read
+                if last:
+                    raise
+
+    def _fetch_all(self) -> None:
         # Of a run that goes on, the journal as it was before the rest was listed: all that it rests on is there.
         entries = self._bucket.list(f"{_JOURNAL}/") if self._lease is None else None
         stored = {name: one for name, one in self._bucket.list().items() if not _is_own(name)}

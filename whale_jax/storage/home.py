@@ -30,6 +30,10 @@ class Home(Protocol):
         """Makes what was written under `path` count, as far as it is new; default: all but journal and checkpoints."""
         ...
 
+    def fetch(self) -> None:
+        """Makes the folder equal to what counts, arrays of checkpoints apart."""
+        ...
+
     def bring(self, path: Path) -> None:
         """Makes sure that what counts under `path`, a checkpoint, is in the folder."""
         ...
@@ -49,6 +53,9 @@ class LocalHome:
         write_once(path, data)
 
     def publish(self, path: Path | None = None) -> None:
+        pass
+
+    def fetch(self) -> None:
         pass
 
     def bring(self, path: Path) -> None:
