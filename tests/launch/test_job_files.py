@@ -36,7 +36,7 @@ def test_skypilot_job_asks_for_one_host_and_goes_on_after_preemption():
     assert resources["accelerators"] == "tpu-v5litepod-8"
     assert resources["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
     assert resources["use_spot"] is True
-    assert resources["job_recovery"]["recover_on_exit_codes"] == [3, 5]
+    assert resources["job_recovery"]["recover_on_exit_codes"] == [3, 5, 8, 9]
     assert set(job["envs"]) == {"DATA", "MIRROR"}
     worker = (ROOT / "launch" / "tpu" / "worker.sh").read_text()
     for verb in re.findall(r"worker\.sh (\w+)", job["setup"] + job["run"]):

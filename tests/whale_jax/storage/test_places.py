@@ -20,14 +20,8 @@ from whale_jax.storage.inputs import local_file, local_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 DEMO = checkpoint_directory(None)
-FLAGS = (
-    "--weight_budget_epochs=0.34",
-    "--candidates=1",
-    "--validation_samples=1",
-    "--test_samples=1",
-    "--schedule=fixed",
-)
-"""One training step and one search iteration."""
+FLAGS = ("--weight_budget_epochs=0.34", "--validation_samples=1", "--test_samples=1", "--schedule=weight_only")
+"""One training step."""
 
 
 @pytest.fixture
@@ -106,19 +100,19 @@ def test_an_export_to_a_place_that_is_taken_is_refused(store, machine, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_whole_run_on_two_machines_and_the_commands_around_it(store, machine, cache, tmp_path, capsys):
+@pytest.mark.timeout(900)
+def test_a_whole_run_and_the_commands_around_it(store, machine, cache, tmp_path, capsys):
     put(store, DEMO, "model")
     store.buckets["lab"]["h0.py"] = Stored(Path(searchqa.__path__[0], "h0.py").read_bytes(), 1, {})
     flags = ("--run_dir=gs://lab/runs/a", "--checkpoint=gs://lab/model", "--harness=gs://lab/h0.py", *SMALL, *FLAGS)
-    for name, more in (("one", ("--stop_after=weight_phase",)), ("two", ())):
-        done = subprocess.run(
-            [sys.executable, "-m", "whale_jax.main", *flags, f"--work_dir={tmp_path / name}", *more],
-            env=environment(cache) | ONE_DEVICE, capture_output=True, text=True, timeout=280, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "whale_jax.main", *flags, f"--work_dir={tmp_path / 'copies'}"],
+        env=environment(cache) | ONE_DEVICE, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "run directory gs://lab/runs/a, working copy" in done.stdout
     objects = store.objects()
-    assert {"runs/a/summary.json", "runs/a/report.html", "runs/a/warnings.txt"} <= set(objects)
+    assert {"runs/a/summary.json", "runs/a/report.html"} <= set(objects)
     manifest = json.loads(objects["runs/a/export/manifest.json"])
     assert json.loads(objects["runs/a/config.json"])["settings"]["checkpoint"] == "gs://lab/model"
 
