@@ -26,7 +26,7 @@ def test_gke_job_asks_for_one_host_of_a_slice():
     assert mounted == {volume["name"] for volume in pod["volumes"]}
     rules = job["spec"]["podFailurePolicy"]["rules"]
     by_action = [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules]
-    assert by_action == [("Ignore", None), ("Ignore", [5]), ("FailJob", [2, 4, 130])]
+    assert by_action == [("Ignore", None), ("Ignore", [5]), ("FailJob", [2, 4, 6, 130])]
     assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container["name"]}
 
 
