@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import json
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ import pytest
 
 import whale_jax.hand_over
 import whale_jax.main
+import whale_jax.storage.home
 from tests.whale_jax.small_world import Driver, Proposer, export, outcome, settings, small_run, whole
 from whale_jax.hosts.hosts import Alone
 from whale_jax.journal import Journal
@@ -176,6 +178,29 @@ def test_thirty_faults_at_random_moments(undisturbed, tmp_path, monkeypatch):
             struck.update(hit)
         assert_goes_on(directory, monkeypatch, expected)
     assert set(struck) == {"SIGKILL", "SIGTERM", "exception"}
+
+
+def test_a_kill_between_a_checkpoint_and_its_entry_costs_no_other_checkpoint(tmp_path, monkeypatch):
+    """With a single one kept, the journal still stands at the one before."""
+    directory, config = tmp_path / "run", settings(keep_last=1, keep_every=0)
+    written = whale_jax.storage.home.write_once
+
+    def cut(path, data):
+        if json.loads(data).get("step") == 5 and json.loads(data)["kind"] == "weight":
+            raise Killed
+        written(path, data)
+
+    def run_whole():
+        with small_run(directory, config) as run:
+            asyncio.run(whole(run))
+
+    monkeypatch.setattr(whale_jax.hand_over, "export_checkpoint", export)
+    with monkeypatch.context() as patch:
+        patch.setattr(whale_jax.storage.home, "write_once", cut)
+        with pytest.raises(Killed):
+            run_whole()
+    run_whole()
+    assert max(entry["step"] for entry in Journal(directory / "journal").entries if entry["kind"] == "weight") == 5
 
 
 def sigterm_in_step_2(boundary, when, number):

@@ -156,7 +156,8 @@ class BucketHome:
             BucketError, OSError: the bucket cannot be used, or a file cannot be read.
         """
         if path is not None and path.is_dir():
-            self._begin_anew(path)
+            with self._or_lost():
+                self._begin_anew(path)
         where = self.directory if path is None else path
         found = {name: identity for name, identity in self._files(where) if path is not None or _is_evidence(name)}
         with self._guard:

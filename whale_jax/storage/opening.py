@@ -1,7 +1,6 @@
 """Finds the home of a run: a local folder, or a prefix of a bucket with a working copy on this machine."""
 
 import contextlib
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -49,12 +48,11 @@ def run_home(settings: RunSettings, say: Callable[[str], None]) -> Iterator[Home
         say(f"run directory {url}, working copy {directory}")
         try:
             yield home
-        finally:
-            if sys.exc_info()[0] is None:
+        except BaseException:
+            with contextlib.suppress(BucketError, RunLost, OSError):
                 home.close()
-            else:
-                with contextlib.suppress(BucketError, RunLost, OSError):
-                    home.close()
+            raise
+        home.close()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,9 @@ from whale_jax.domains import searchqa
 from whale_jax.export import main as export
 from whale_jax.main import main
 from whale_jax.report.__main__ import main as report
+from whale_jax.storage.bucket import BucketError
 from whale_jax.storage.inputs import local_file, local_folder
+from whale_jax.storage.opening import try_writing
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 DEMO = checkpoint_directory(None)
@@ -89,6 +91,16 @@ def test_a_dry_run_looks_and_writes_nothing(store, machine, capsys):
     store.buckets["lab"]["x/notes.txt"] = Stored(b"mine", 1, {})
     assert main(["main", "--run_dir=gs://lab/x", "--dry_run"]) == 2
     assert "--run_dir=gs://lab/x: holds notes.txt and is no run directory" in capsys.readouterr().err
+
+
+def test_the_doctor_tries_to_write_and_leaves_nothing(store):
+    try_writing("gs://lab/x")
+    try_writing("here")
+    assert store.objects() == {}
+    assert [method for method, path in store.requests if "/o" in path] == ["POST", "DELETE"]
+    store.fault = lambda method, path: 403 if method == "POST" else None
+    with pytest.raises(BucketError, match=r"forbidden: this account needs roles/storage\.objectUser on gs://lab"):
+        try_writing("gs://lab/x")
 
 
 def test_an_export_to_a_place_that_is_taken_is_refused(store, machine, tmp_path, capsys):
