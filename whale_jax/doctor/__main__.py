@@ -41,6 +41,7 @@ from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.sharding import ShardingError
+from whale_jax.storage.bucket import BucketError
 from whale_jax.storage.opening import on_this_disk
 
 
@@ -156,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
         doctor = Doctor(config, size.value or Size.AUTO)
         for verdict in doctor.examine():
             print(verdict, flush=True)
-    except ConfigError as error:
+    except (BucketError, ConfigError) as error:
         print_errors(error)
         return 2
     status = _write_calibration(doctor, out.value)
