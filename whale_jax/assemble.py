@@ -53,6 +53,8 @@ from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
 from whale_jax.settings import TrainingSettings
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
+from whale_jax.storage.home import Home
+from whale_jax.storage.inputs import local_file, local_folder
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.optimizer import OptimizerName, OptimizerSettings, make_optimizer
 from whale_jax.training.sampler import TaskSampler
@@ -78,7 +80,7 @@ def read_parts(config: RunConfig) -> Parts:
     Raises:
       ConfigError: an input is missing or wrong; the message names it and says what to do.
     """
-    directory = checkpoint_directory(config.model.checkpoint, config.run.domain)
+    directory = checkpoint_directory(config.model.checkpoint, config.run.work_dir, config.run.domain)
     shardings = require_devices(config, directory)
     try:
         codec = ChatCodec.from_dir(directory)
@@ -87,7 +89,7 @@ def read_parts(config: RunConfig) -> Parts:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
     except TaskError as error:
         raise ConfigError(str(error)) from error
-    harness = read_harness(config.model.harness) if config.model.harness else domain.h0
+    harness = read_harness(config.model.harness, config.run.work_dir) if config.model.harness else domain.h0
     splits = {split: _limited(domain, split, config) for split in Split}
     trains = config.schedule.schedule != "harness_only"
     if trains and config.rollout.prompts_per_step > len(splits[Split.WEIGHT]):
@@ -139,10 +141,11 @@ def read_parts(config: RunConfig) -> Parts:
 
 def read_domain(config: RunConfig, count_tokens: CountTokens) -> Domain:
     """The domain of a run with its tasks. Raises TaskError and, where it runs code itself, SandboxUnavailable."""
+    task_dir = config.data.task_dir
     return load_domain(
         config.run.domain,
         sandbox=config.rollout.sandbox,
-        task_dir=config.data.task_dir,
+        task_dir=str(local_folder("task_dir", task_dir, config.run.work_dir)) if task_dir else None,
         max_bad_rows=config.data.max_bad_rows,
         allow_overlap=config.data.allow_overlap,
         count_tokens=count_tokens,
@@ -198,13 +201,19 @@ def make_rollouts(config: RunConfig, parts: Parts, clock: BusyClock) -> tuple[Dr
 
 
 def make_policy(
-    config: RunConfig, parts: Parts, directory: Path, clock: BusyClock, hosts: Hosts | None = None
+    config: RunConfig,
+    parts: Parts,
+    directory: Path,
+    clock: BusyClock,
+    hosts: Hosts | None = None,
+    home: Home | None = None,
 ) -> Policy:
     """The policy of the run in `directory`, at its initial weights; nothing is compiled or written yet.
 
     Args:
       clock: is told when it is trained.
       hosts: the processes of the run, default: this one alone. All of them make one.
+      home: of `directory`; default: what is there counts.
     """
     training = config.training
     placement = make_placement(config, parts.initial.config)
@@ -222,8 +231,8 @@ def make_policy(
     )
     sampler = TaskSampler([task.id for task in parts.splits[Split.WEIGHT]], seed=config.run.seed)
     hosts = hosts or Alone()
-    kept = make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every)
-    unfinished = make_checkpoints(hosts, directory / "unfinished", keep_last=1)
+    kept = make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every, home)
+    unfinished = make_checkpoints(hosts, directory / "unfinished", keep_last=1, home=home)
     return Policy(parts.initial, train_step, sampler, kept, unfinished, training, hosts, hosts.policy(config))
 
 
@@ -245,12 +254,18 @@ def _sampling(config: RunConfig) -> Sampling:
 
 @contextlib.contextmanager
 def assemble(
-    config: RunConfig, parts: Parts, directory: Path, progress: Progress, hosts: Hosts | None = None
+    config: RunConfig,
+    parts: Parts,
+    directory: Path,
+    progress: Progress,
+    hosts: Hosts | None = None,
+    home: Home | None = None,
 ) -> Iterator[Run]:
     """The run, with its engine started; everything is stopped when the context ends.
 
     Args:
       hosts: the processes of the run, of which this one is process 0; default: there are no others.
+      home: of `directory`; default: what is there counts.
 
     Raises:
       ConfigError: the rollout driver is not installed, or the proposer lacks something that it needs.
@@ -266,14 +281,16 @@ def assemble(
     initial_pair = Pair(0, parts.initial.weights, parts.harness)
 
     @contextlib.contextmanager
-    def make(directory: Path, config: RunConfig, schedule: Schedule, progress: Progress) -> Iterator[Run]:
+    def make(
+        directory: Path, config: RunConfig, schedule: Schedule, progress: Progress, home: Home | None = None
+    ) -> Iterator[Run]:
         run = Run(
             config=config,
             directory=directory,
             domain=parts.domain,
             splits=parts.splits,
             schedule=schedule,
-            policy=make_policy(config, parts, directory, clock, hosts),
+            policy=make_policy(config, parts, directory, clock, hosts, home),
             initial_pair=initial_pair,
             driver=driver,
             codec=parts.codec,
@@ -290,13 +307,14 @@ def assemble(
                 progress.seconds,
             ),
             scratch=lambda where, settings, rule: make(where, settings, rule, Progress(stream=io.StringIO())),
+            home=home,
         )
         try:
             yield run
         finally:
             run.close()
 
-    with driver, make(directory, config, parts.schedule, progress) as run:
+    with driver, make(directory, config, parts.schedule, progress, home) as run:
         yield run
 
 
@@ -311,27 +329,28 @@ DEMO_FOLDERS = {"math": "math/checkpoint", "chess": "chess/checkpoint"}
 """Domains that have a demo model of their own, in whale_jax/demo; any other has SearchQA's."""
 
 
-def checkpoint_directory(path: str | None, domain: str = "searchqa") -> Path:
-    """The folder named, or the domain's embedded demo checkpoint.
+def checkpoint_directory(path: str | None, work_dir: str | None = None, domain: str = "searchqa") -> Path:
+    """The folder named (of one in a bucket, a copy below `work_dir`), or the domain's embedded demo checkpoint.
 
     Raises:
       ConfigError: it is not there.
+      BucketUnreachable: its bucket cannot be reached.
     """
-    demo = Path(str(resources.files("whale_jax.demo")))
-    directory = Path(path) if path else demo / DEMO_FOLDERS.get(domain, "checkpoint")
+    demo = Path(str(resources.files("whale_jax.demo"))) / DEMO_FOLDERS.get(domain, "checkpoint")
+    directory = local_folder("checkpoint", path, work_dir) if path else demo
     if not (directory / "config.json").is_file():
         raise ConfigError(f"--checkpoint={directory}: no config.json there; name a Hugging Face checkpoint folder")
     return directory
 
 
-def read_harness(path: str) -> str:
-    """The source of a harness file that obeys the contract.
+def read_harness(path: str, work_dir: str | None = None) -> str:
+    """The source of a harness file that obeys the contract; of one in a bucket, a copy is kept below `work_dir`.
 
     Raises:
       ConfigError: it cannot be read or breaks the contract; every breach is named.
     """
     try:
-        source = Path(path).read_text(encoding="utf-8")
+        source = local_file("harness", path, work_dir).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--harness={path}: cannot be read: {error}") from error
     problems = check_source(source)

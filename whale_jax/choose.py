@@ -36,6 +36,7 @@ async def _probe(run: Run, cycle: int, pair: Pair, steps: int) -> dict[str, obje
     directory = run.dir / "probe"
     shutil.rmtree(directory, ignore_errors=True)  # what a job that was cut in its probe left
     directory.mkdir()
+    run.home.bring(run.dir / "checkpoints" / str(pair.step))
     lend_checkpoint(run.dir / "checkpoints", directory, pair.step)
     before = next(one.validation for one in reversed(run.milestones) if one.pair == pair)
     try:

@@ -5,6 +5,7 @@ were scored on, with 95 % intervals. Runs need not be finished. Nothing is writt
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from whale_jax.evaluation.evidence import read_evidence
 from whale_jax.journal import Journal, JournalError
 from whale_jax.report.account import Account, account
 from whale_jax.rundir import read_record
+from whale_jax.storage.bucket import BucketError
+from whale_jax.storage.opening import run_to_read
 
 SHOWN = ("schedule", "search_space", "proposer", "seed")
 """Settings that stand in the table; `differs` in the object holds all that decide a run and are not the first one's."""
@@ -229,12 +232,16 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m whale_jax.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories; the first is what others are held to")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run directories, local or gs://; the first is what others are held to"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     args = parser.parse_args(argv[1:])
     try:
-        compared = compare([read_run(Path(run)) for run in args.runs])
-    except ConfigError as error:
+        with contextlib.ExitStack() as stack:
+            runs = [stack.enter_context(run_to_read(run)).directory for run in args.runs]
+            compared = compare([read_run(run) for run in runs])
+    except (BucketError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if args.json:

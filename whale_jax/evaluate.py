@@ -7,8 +7,8 @@
 
 Flags of the main job have their meaning there; those about training and search decide nothing but in a probe. With
 --run_dir, the run's own settings stand in place of the defaults, and the run itself is only read. See docs/evaluate.md.
-Exit status: 0 done; 2 bad settings or input; 3 infrastructure (what was measured of a matrix is kept); 4 training
-diverged (in a probe); 130 interrupted.
+Exit status: 0 done; 2 bad settings or input; 3, 6, 8 and 9 infrastructure, as of the main job (what was measured of a
+matrix is kept); 4 training diverged (in a probe); 130 interrupted.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from whale_jax import flags
 from whale_jax.assemble import Parts
 from whale_jax.config import ConfigError
 from whale_jax.domains.task import Split
+from whale_jax.ends import GOES_ON_WHEN_MENDED, end_of
 from whale_jax.evaluation import matrix
 from whale_jax.evaluation.calls import CallRecorder
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_requests
@@ -37,10 +38,11 @@ from whale_jax.evaluation.probe_run import probe_run
 from whale_jax.evaluation.show import print_episode, print_evaluation
 from whale_jax.evaluation.subject import Subject, read_subject
 from whale_jax.journal import JournalError
-from whale_jax.main import GOES_ON_WHEN_MENDED, print_errors, use_all_cores
+from whale_jax.main import print_errors, use_all_cores
 from whale_jax.pair import Pair
 from whale_jax.report.progress import Progress
 from whale_jax.rundir import remember
+from whale_jax.storage.opening import refuse_bucket
 from whale_jax.training.step import TrainingDiverged
 
 T = TypeVar("T")
@@ -90,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
         own = {field.name: values[field.name].value for field in dataclasses.fields(Options)}
+        refuse_bucket("run_dir", settings.get("run_dir"), "copy the run first (gcloud storage cp --recursive)")
         options = Options(**{**own, "split": Split(own["split"])})
         options.check(settings)
         console = Console(highlight=False)
@@ -106,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except GOES_ON_WHEN_MENDED as error:
         print_errors(error)
-        return 3
+        return end_of(error)
     except TrainingDiverged as error:
         print_errors(error)
         return 4

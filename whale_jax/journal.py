@@ -8,7 +8,7 @@ one before it.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -56,16 +56,18 @@ class Journal:
     and only follows them; from the first None on it does the work and calls `append`.
     """
 
-    def __init__(self, folder: Path, *, inherited: int = 0):
+    def __init__(self, folder: Path, *, inherited: int = 0, write: Callable[[Path, bytes], None] = write_once):
         """Reads and verifies what is there.
 
         Args:
+          write: creates the file of an entry, which must not exist, after all that it rests on (`Home.commit`).
           inherited: entries at the beginning that are another run's, from which this one branches.
 
         Raises:
           JournalError: a gap in the numbers, a file that is not JSON, or a broken chain of hashes.
         """
         self._folder = folder
+        self._create = write
         folder.mkdir(parents=True, exist_ok=True)
         self._hash = ""
         self.entries: list[dict[str, Any]] = []
@@ -179,7 +181,7 @@ class Journal:
 
     def _write(self, path: Path, data: bytes) -> None:
         try:
-            write_once(path, data)
+            self._create(path, data)
         except FileExistsError as error:
             raise JournalError(
                 f"{path}: written by another process; two runs must not share a run directory"

@@ -1,9 +1,9 @@
 """The main job: `python -m whale_jax.main [--flagfile=configs/…] [flags]`. Without flags it is the SearchQA demo.
 
-Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input, a damaged run directory included; 3
-infrastructure, a full disk included (the run stands at its last commit, the same command goes on); 4 training diverged;
-5 ended by SIGTERM (the same command goes on, after what was saved within the grace period); 130 interrupted. Anything
-else is a fault.
+Exit status: 0 done, or ended where `--stop_after` says; 2 bad settings or input, a damaged run directory included; 4
+training diverged; 5 ended by SIGTERM (the same command goes on, after what was saved within the grace period); 130
+interrupted. With 6 (the disk is full), 8 (a bucket cannot be reached), 9 (the proposer cannot) and 3 (any other trouble
+of the infrastructure) the run stands at its last commit, and the same command goes on. Anything else is a fault.
 """
 
 import asyncio
@@ -20,15 +20,13 @@ from rich.console import Console
 
 from harness_search.archive import ArchiveError
 from harness_search.contract import HarnessError
-from harness_search.proposers.base import ProposerUnreachable
-from harness_search.proposers.session_log import SessionRecordError
-from harness_search.sandbox.backends import BackendName, SandboxUnavailable
-from harness_search.search import SearchInfrastructureError
+from harness_search.sandbox.backends import BackendName
 from whale_jax import flags
 from whale_jax.alternate import Returned, Stopped, alternate
 from whale_jax.assemble import Parts, assemble, checkpoint_directory, read_parts
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.task import Split
+from whale_jax.ends import GOES_ON_WHEN_MENDED, End, end_of
 from whale_jax.fork import complete_fork, fork_point
 from whale_jax.hand_over import hand_over
 from whale_jax.hosts.agree import agree
@@ -38,27 +36,19 @@ from whale_jax.hosts.follow import follow
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.hosts import Hosts
 from whale_jax.journal import Journal, JournalError
-from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
+from whale_jax.preemption import Preempted, Preemption
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.report import summary as report
 from whale_jax.report.page import write_for_run
 from whale_jax.report.progress import Progress
-from whale_jax.run import InfrastructureError, Run
-from whale_jax.rundir import check_same_fork, claim, fresh_run_dir, is_begun, look, open_config, refuse_inside, remember
-from whale_jax.training.checkpoint import CheckpointError
+from whale_jax.run import Run
+from whale_jax.rundir import check_same_fork, is_begun, look, open_config, refuse_inside, remember
+from whale_jax.storage.bucket import BucketError
+from whale_jax.storage.home import Home
+from whale_jax.storage.lease import RunLost
+from whale_jax.storage.opening import refuse_bucket, run_home, run_to_look_at
+from whale_jax.storage.url import in_bucket
 from whale_jax.training.step import TrainingDiverged
-
-GOES_ON_WHEN_MENDED = (
-    CheckpointError,
-    HostsError,
-    InfrastructureError,
-    OSError,  # a full disk, a folder that became read-only
-    ProposerUnreachable,
-    SandboxUnavailable,
-    SearchInfrastructureError,
-    SessionRecordError,
-)
-"""Infrastructure: exit status 3."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,32 +83,33 @@ def _run(config: RunConfig, hosts: Hosts, *, dry_run: bool) -> int:
             fork = _fork(config, parts)
             if dry_run:
                 return _describe(config, parts)
-            directory = Path(config.run.run_dir) if config.run.run_dir else fresh_run_dir()
-            refuse_inside(directory, parts.initial.directory)
-            with claim(directory):
-                changes = open_config(directory, config, parts.inputs, fork)
-                complete_fork(directory)
-                Journal(directory / "journal")  # a damaged one is refused before anything heavy starts
-                return _job(config, parts, directory.resolve(), changes, preemption, hosts)
-    except (ConfigError, JournalError) as error:
+            if config.run.run_dir and not in_bucket(config.run.run_dir):
+                refuse_inside(Path(config.run.run_dir), parts.initial.directory)
+            with run_home(config.run, say=lambda text: print(text, flush=True)) as home:
+                changes = open_config(home.directory, config, parts.inputs, fork)
+                complete_fork(home.directory)
+                Journal(home.directory / "journal")  # a damaged one is refused before anything heavy starts
+                return _job(config, parts, home, changes, preemption, hosts)
+    except GOES_ON_WHEN_MENDED as error:
         print_errors(error)
-        return 2
-    except OSError as error:  # a full disk
+        return end_of(error)
+    except (BucketError, ConfigError, JournalError, RunLost) as error:
         print_errors(error)
-        return 3
+        return End.REFUSED
     except Preempted:
         print("terminated before the run began, or after its end; the same command goes on", file=sys.stderr)
-        return EXIT_STATUS
+        return End.TERMINATED
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
-        return 130
+        return End.INTERRUPTED
 
 
 def _describe(config: RunConfig, parts: Parts) -> int:
     """What `--dry_run` prints."""
     if config.run.run_dir:
-        refuse_inside(Path(config.run.run_dir), parts.initial.directory)
-        look(Path(config.run.run_dir), config, parts.inputs)
+        with run_to_look_at(config.run.run_dir) as directory:
+            refuse_inside(directory, parts.initial.directory)
+            look(directory, config, parts.inputs)
     print(_description(parts))
     for warning in _doubts(config, parts):
         print(f"warning: {warning}", file=sys.stderr)
@@ -141,49 +132,49 @@ def _fork(config: RunConfig, parts: Parts) -> Mapping[str, Any] | None:
     spec, directory = config.run.fork_from, config.run.run_dir
     if spec is None:
         return None
+    for flag, place in (("fork_from", spec), ("run_dir", directory)):
+        refuse_bucket(flag, place, "a branch has links to its parent (gcloud storage cp --recursive brings a run here)")
     if directory is not None and is_begun(Path(directory)):
         check_same_fork(Path(directory), spec)
         return None
     return fork_point(spec, config, parts.inputs).record()
 
 
-def _job(
-    config: RunConfig, parts: Parts, directory: Path, changes: list[str], preemption: Preemption, hosts: Hosts
-) -> int:
+def _job(config: RunConfig, parts: Parts, home: Home, changes: list[str], preemption: Preemption, hosts: Hosts) -> int:
     progress = Progress()
-    progress.say(f"run directory {directory}")
+    progress.say(f"run directory {home.directory}")
     progress.say(_description(parts))
     warnings = [*changes, *_doubts(config, parts)]
     for warning in warnings:
         progress.say(f"warning: {warning}")
     try:
-        with assemble(config, parts, directory, progress, hosts) as run:
+        with assemble(config, parts, home.directory, progress, hosts, home) as run:
             if run.journal.entries:
                 progress.say(f"resuming after {len(run.journal.entries)} journal entries")
-            everything = remember(directory, warnings)
+            everything = remember(home.directory, warnings)
             result = asyncio.run(_alternate(run, preemption))
             _finish(run, parts, result, everything)
         return 0
     except Stopped as stop:
         progress.say(f"stopped after a {str(stop).replace('_', ' ')}; the same command goes on from here")
         return 0
-    except (ArchiveError, HarnessError, JournalError) as error:
-        print_errors(error)
-        return 2
     except GOES_ON_WHEN_MENDED as error:
         print_errors(error)
-        return 3
+        return end_of(error)
+    except (ArchiveError, BucketError, HarnessError, JournalError, RunLost) as error:
+        print_errors(error)
+        return End.REFUSED
     except TrainingDiverged as error:
         print_errors(error)
-        return 4
+        return End.DIVERGED
     except asyncio.CancelledError:
         if not preemption.came:
             raise
         print("terminated; the same command goes on from here", file=sys.stderr)
-        return EXIT_STATUS
+        return End.TERMINATED
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last commit", file=sys.stderr)
-        return 130
+        return End.INTERRUPTED
     finally:
         progress.close()
 
@@ -251,7 +242,7 @@ def _doubts(config: RunConfig, parts: Parts) -> list[str]:
 
 
 def _demo_model(config: RunConfig) -> Qwen35Config:
-    return Qwen35Config.from_dir(checkpoint_directory(None, config.run.domain))
+    return Qwen35Config.from_dir(checkpoint_directory(None, domain=config.run.domain))
 
 
 def use_all_cores() -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -164,7 +163,9 @@ class Policy:
         snapshot = self.snapshot()
         weights = _weights(snapshot)
         meta = {"sampler": self.sampler.state_dict(), "weights": weights, "version": self.version}
-        return weights, self._checkpoints.begin(self.step, snapshot, meta, protect=protect)
+        # The journal stands at the last commit until it has the one that this is for.
+        last = [max(self._committed)] if self._committed else []
+        return weights, self._checkpoints.begin(self.step, snapshot, meta, protect=[*protect, *last])
 
     def snapshot(self) -> Snapshot:
         """A copy of the training state on the host of process 0, for which every process brings its parts."""
@@ -216,7 +217,7 @@ class Policy:
 
     def drop_unfinished(self) -> None:
         """Removes what a job left unfinished."""
-        shutil.rmtree(self._unfinished.directory, ignore_errors=True)
+        self._unfinished.clear()
 
     def close(self) -> None:
         """Ends the writers of checkpoints, and gives the training state up."""

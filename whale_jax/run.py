@@ -40,6 +40,7 @@ from whale_jax.rundir import inherited
 from whale_jax.schedule import Schedule
 from whale_jax.serving.driver import Driver
 from whale_jax.stages import Stage, StageClock, memory
+from whale_jax.storage.home import Home, LocalHome
 from whale_jax.swap import Swap
 from whale_jax.training.checkpoint import CheckpointError, Saved
 from whale_jax.training.step import TrainingDiverged
@@ -116,7 +117,12 @@ class Run:
         stages: StageClock,
         meter: Meter,
         scratch: "MakeScratch",
+        home: Home | None = None,
     ):
+        """Args:
+        home: of `directory`; default: what is there counts.
+        """
+        self.home = home or LocalHome(directory)
         self.config, self.dir, self.domain, self.schedule = config, directory, domain, schedule
         self.policy, self.initial_pair, self.driver, self.codec = policy, initial_pair, driver, codec
         self.progress, self.runner, self.budgets = progress, runner, budgets
@@ -125,7 +131,7 @@ class Run:
         self.weight_tasks = {task.id: task for task in splits[Split.WEIGHT]}
         self.harness_tasks = {task.id: task for task in splits[Split.HARNESS]}
         self.stages = stages
-        self.journal = Journal(directory / "journal", inherited=inherited(directory))
+        self.journal = Journal(directory / "journal", inherited=inherited(directory), write=self.home.commit)
         self.metrics = MetricsWriter(directory)
         self.rollouts = 0
         self.milestones: list[Milestone] = []
@@ -189,6 +195,7 @@ class Run:
         }
         spent = {**self.meter.lap(), **stages, **idle, **saved, **memory()}
         self.metrics.write(ACCOUNT, self.rollouts, {"entry": entry, **spent})
+        self.home.publish(self.dir / "metrics.jsonl")
 
     def commits_at(self, step: int) -> bool:
         """Whether a commit follows training step `step`."""

@@ -75,15 +75,19 @@ def refuse_inside(directory: Path, checkpoint: Path) -> None:
 
 
 @contextlib.contextmanager
-def claim(directory: Path) -> Iterator[None]:
+def claim(directory: Path, *, copy: bool = False) -> Iterator[None]:
     """Makes the directory this process's own while the context lasts.
+
+    Args:
+      copy: it is a working copy of a bucket's, so whatever it holds may go.
 
     Raises:
       ConfigError: it cannot be written, holds something that is no run, or another process uses it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(directory)
+        if not copy:
+            _refuse_foreign(directory)
         lock = open(directory / ".lock", "w")  # noqa: SIM115 - held until the context ends
     except OSError as error:
         raise ConfigError(f"--run_dir={directory}: cannot be written: {error.strerror or error}") from error

@@ -27,6 +27,7 @@ from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.params import cast_params
 from whale_jax.serving.driver import ServingError, make_driver
 from whale_jax.serving.engine import Engine
+from whale_jax.storage.bucket import BucketError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
-    except (absl_flags.Error, ConfigError) as error:
+    except (absl_flags.Error, BucketError, ConfigError) as error:
         print_errors(error)
         return 2
     return 0

@@ -49,7 +49,22 @@ class RunSettings:
         "(docs/domains.md)",
     )
     seed: int = setting(0, "seed of the whole run: sampling, task order, proposer", at_least=0)
-    run_dir: str | None = setting(None, "run directory; default: a fresh numbered folder under runs/", operational=True)
+    run_dir: str | None = setting(
+        None,
+        "run directory, local or gs://bucket/prefix; default: a fresh numbered folder under runs/",
+        operational=True,
+    )
+    work_dir: str | None = setting(
+        None,
+        "folder of the local copies of gs:// places; default: whale_jax in $XDG_CACHE_HOME or ~/.cache",
+        operational=True,
+    )
+    bucket_seconds: float = setting(
+        120.0,
+        "gs://: seconds for which a request that fails is tried again before the job ends",
+        operational=True,
+        above=0,
+    )
     stop_after: Literal["never", "weight_phase", "search_phase"] = setting(
         "never", "end the job at the first end of such a phase; the same command goes on from there", operational=True
     )

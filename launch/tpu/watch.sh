@@ -7,7 +7,7 @@ and does all of it again when the TPU is preempted or suspended; the job then go
 a preempted, suspended or failed queued resource called --name, whoever made it. Takes all that create.sh, setup.sh, data.sh and start.sh take.
 A new machine has an empty disk, so a copy of the run must be in a bucket: --mirror=gs://….
 With --confirm=NAME the TPU is deleted when the job is done; without, it stays, and costs.
-Exit status: 0 done; 2 bad settings of the job or of this; 4 training diverged; 130 interrupted, stopped by stop.sh, or the
+Exit status: 0 done; 2 bad settings of the job or of this; 4 training diverged; 6 the disk is full; 130 interrupted, stopped by stop.sh, or the
 TPU was deleted by someone else; 3 --retries failures of infrastructure in a row without a commit between them; any
 other is a fault of the job with that exit status.'
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -67,7 +67,7 @@ judge() {
     case $state in
       running*) running_on="$running_on $i" grave=0 word=finished ;;
       'ended 0 '* | 'stopped 0 '*) grave=0 word=finished ;;
-      'ended 3 '* | 'ended 5 '* | 'ended 143 '* | lost*) grave=2 word=again ;;
+      'ended 3 '* | 'ended 5 '* | 'ended 8 '* | 'ended 9 '* | 'ended 143 '* | lost*) grave=2 word=again ;;
       none*) grave=3 word=prepare ;;
       'ended 2 '* | 'ended 4 '*) grave=5 word=${state#ended } && word=${word%% *} ;;
       'ended '*) grave=4 word=${state#ended } && word=${word%% *} ;;
@@ -156,6 +156,7 @@ while :; do
       if [ "$verdict" = again ]; then step start "$@" || true; fi
       ;;
     2) fail 2 "worker $speaker: the job refuses its settings or input (follow.sh shows why)" ;;
+    6) fail 6 "worker $speaker: its disk is full (follow.sh shows where); make room, then watch.sh goes on with the job" ;;
     4) fail 4 "worker $speaker: training diverged (follow.sh); the last checkpoint is intact" ;;
     *) fail "$verdict" "worker $speaker: the job ended with exit status $verdict (follow.sh shows why)" ;;
   esac

@@ -26,7 +26,7 @@ def test_gke_job_asks_for_one_host_of_a_slice():
     assert mounted == {volume["name"] for volume in pod["volumes"]}
     rules = job["spec"]["podFailurePolicy"]["rules"]
     by_action = [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules]
-    assert by_action == [("Ignore", None), ("Ignore", [5]), ("FailJob", [2, 4, 130])]
+    assert by_action == [("Ignore", None), ("Ignore", [5]), ("FailJob", [2, 4, 6, 130])]
     assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container["name"]}
 
 
@@ -36,7 +36,7 @@ def test_skypilot_job_asks_for_one_host_and_goes_on_after_preemption():
     assert resources["accelerators"] == "tpu-v5litepod-8"
     assert resources["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
     assert resources["use_spot"] is True
-    assert resources["job_recovery"]["recover_on_exit_codes"] == [3, 5]
+    assert resources["job_recovery"]["recover_on_exit_codes"] == [3, 5, 8, 9]
     assert set(job["envs"]) == {"DATA", "MIRROR"}
     worker = (ROOT / "launch" / "tpu" / "worker.sh").read_text()
     for verb in re.findall(r"worker\.sh (\w+)", job["setup"] + job["run"]):

@@ -56,7 +56,7 @@ def test_when_done_it_deletes_only_what_was_confirmed(cloud):
     assert cloud.queued() is None
 
 
-@pytest.mark.parametrize(("status", "word"), [(2, "settings"), (4, "diverged"), (137, "137")])
+@pytest.mark.parametrize(("status", "word"), [(2, "settings"), (4, "diverged"), (6, "disk is full"), (137, "137")])
 def test_what_would_not_get_better_ends_the_watch(cloud, status, word):
     cloud.say(lives=[{"states": ["ACTIVE"]}])
     cloud.jobs(str(status), "0")
@@ -69,10 +69,10 @@ def test_what_would_not_get_better_ends_the_watch(cloud, status, word):
 
 def test_infrastructure_and_sigterm_are_tried_again(cloud):
     cloud.say(lives=[{"states": ["ACTIVE"]}])
-    cloud.jobs("3", "5", "0")
-    done = watch(cloud, retries=2)
+    cloud.jobs("3", "5", "8", "9", "0")
+    done = watch(cloud, retries=4)
     assert done.returncode == 0, done.stderr
-    assert len(runs(cloud)) == 3
+    assert len(runs(cloud)) == 5
 
 
 def test_a_bound_counts_failures_without_a_commit_between(cloud):

@@ -45,6 +45,7 @@ from whale_jax.schedule import make_schedule
 from whale_jax.serving.driver import Sampling
 from whale_jax.serving.weights import WeightSwap
 from whale_jax.stages import StageClock
+from whale_jax.storage.home import Home
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import StepMetrics, TrainState
@@ -217,15 +218,17 @@ def small_rollouts(config: RunConfig) -> tuple[Driver, RolloutRunner]:
     return driver, runner
 
 
-def small_policy(directory: Path, config: RunConfig, hosts: Hosts, gradient: Any = None) -> Policy:
+def small_policy(
+    directory: Path, config: RunConfig, hosts: Hosts, gradient: Any = None, home: Home | None = None
+) -> Policy:
     """A policy, as `assemble.make_policy` would make it."""
     training = config.training
     return Policy(
         Initial(directory, MODEL, PARAMS, fingerprint(PARAMS)),
         gradient or Gradient(),
         TaskSampler([task.id for task in tasks(Split.WEIGHT)], seed=config.run.seed),
-        make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every),
-        make_checkpoints(hosts, directory / "unfinished", keep_last=1),
+        make_checkpoints(hosts, directory / "checkpoints", training.keep_last, training.keep_every, home),
+        make_checkpoints(hosts, directory / "unfinished", keep_last=1, home=home),
         training,
         hosts,
         hosts.policy(config),
@@ -233,7 +236,14 @@ def small_policy(directory: Path, config: RunConfig, hosts: Hosts, gradient: Any
 
 
 @contextmanager
-def small_run(directory: Path, config: RunConfig, hosts: Hosts | None = None, gradient: Any = None) -> Iterator[Run]:
+def small_run(
+    directory: Path,
+    config: RunConfig,
+    hosts: Hosts | None = None,
+    gradient: Any = None,
+    home: Home | None = None,
+    proposer: Any = None,
+) -> Iterator[Run]:
     """A run on `directory`, as `assemble` would make it."""
     directory.mkdir(exist_ok=True)
     hosts = hosts or Alone()
@@ -241,7 +251,7 @@ def small_run(directory: Path, config: RunConfig, hosts: Hosts | None = None, gr
     budgets = Budgets(assistant_tokens=200, turns=4, tool_calls=3, wall_seconds=30.0)
     domain: Any = Domain()
     splits = {split: tasks(split) for split in Split}
-    policy = small_policy(directory, config, hosts, gradient)
+    policy = small_policy(directory, config, hosts, gradient, home)
 
     async def valid(source: str, known: Any) -> list[str]:
         return []
@@ -261,12 +271,13 @@ def small_run(directory: Path, config: RunConfig, hosts: Hosts | None = None, gr
         codec=driver.codec,  # type: ignore[arg-type]
         runner=over_all_hosts(local, hosts, budgets=budgets, episodes=2),
         budgets=budgets,
-        proposer=Proposer(),
+        proposer=proposer or Proposer(),
         validator=validator,
         progress=progress,
         stages=StageClock(),
         meter=Meter(MODEL, lambda: hosts.totals(driver.stats()), MeanBusy(clock, hosts), 0.0),
         scratch=SimpleNamespace(),  # type: ignore[arg-type]
+        home=home,
     )
     try:
         yield run

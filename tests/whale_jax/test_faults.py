@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import json
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ import pytest
 
 import whale_jax.hand_over
 import whale_jax.main
+import whale_jax.storage.home
 from harness_search.proposers.edits import Edit
 from harness_search.proposers.offline import OfflineProposer
 from tests.whale_jax.small_world import Driver, Proposer, export, outcome, settings, small_run, whole
@@ -28,6 +30,7 @@ from whale_jax.journal import Journal
 from whale_jax.policy import Policy
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.run import Run
+from whale_jax.storage.home import LocalHome
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -206,6 +209,29 @@ def test_thirty_faults_at_random_moments(undisturbed, tmp_path, monkeypatch):
     assert set(struck) == {"SIGKILL", "SIGTERM", "exception"}
 
 
+def test_a_kill_between_a_checkpoint_and_its_entry_costs_no_other_checkpoint(tmp_path, monkeypatch):
+    """With a single one kept, the journal still stands at the one before."""
+    directory, config = tmp_path / "run", settings(keep_last=1, keep_every=0)
+    written = whale_jax.storage.home.write_once
+
+    def cut(path, data):
+        if json.loads(data).get("step") == 5 and json.loads(data)["kind"] == "weight":
+            raise Killed
+        written(path, data)
+
+    def run_whole():
+        with small_run(directory, config) as run:
+            asyncio.run(whole(run))
+
+    monkeypatch.setattr(whale_jax.hand_over, "export_checkpoint", export)
+    with monkeypatch.context() as patch:
+        patch.setattr(whale_jax.storage.home, "write_once", cut)
+        with pytest.raises(Killed):
+            run_whole()
+    run_whole()
+    assert max(entry["step"] for entry in Journal(directory / "journal").entries if entry["kind"] == "weight") == 5
+
+
 def sigterm_in_step_2(boundary, when, number):
     """While the second step samples: the first, which no commit has yet, is trained."""
     return "SIGTERM" if (boundary, when, number) == ("sampled", "before", 12) else None
@@ -230,11 +256,11 @@ def test_sigterm_has_an_exit_status_of_its_own_and_names_the_way_on(undisturbed,
         splits={}, domain=SimpleNamespace(bad_rows=[], name="small"), backend=SimpleNamespace(name="none"),
         initial=SimpleNamespace(config=SimpleNamespace(num_layers=1, hidden_size=1)),
     )  # fmt: skip
-    monkeypatch.setattr(whale_jax.main, "assemble", lambda config, parts, directory, progress, hosts: small_run(
+    monkeypatch.setattr(whale_jax.main, "assemble", lambda config, parts, directory, progress, hosts, home: small_run(
         directory, config, hosts))  # fmt: skip
     monkeypatch.setattr(whale_jax.main, "_description", lambda parts: "small")
     with faults(monkeypatch, sigterm_in_step_2), Preemption(60).watch() as preemption:
-        status = whale_jax.main._job(settings(), parts, tmp_path / "run", [], preemption, Alone())  # type: ignore[arg-type]
+        status = whale_jax.main._job(settings(), parts, LocalHome(tmp_path / "run"), [], preemption, Alone())  # type: ignore[arg-type]
     assert status == EXIT_STATUS == 5
     assert "the same command goes on from here" in capsys.readouterr().err
 

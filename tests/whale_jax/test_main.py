@@ -126,7 +126,7 @@ def test_a_full_disk_is_one_line_and_another_status(capsys, tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    assert main(["main", f"--run_dir={tmp_path / 'run'}"]) == 3
+    assert main(["main", f"--run_dir={tmp_path / 'run'}"]) == 6
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
 
 

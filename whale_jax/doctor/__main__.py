@@ -41,6 +41,8 @@ from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.sharding import ShardingError
+from whale_jax.storage.bucket import BucketError
+from whale_jax.storage.opening import on_this_disk
 
 
 class Doctor:
@@ -51,7 +53,7 @@ class Doctor:
         self._config, self._size = config, size
         self.verdicts: list[Verdict] = []
         self.measured: dict[Step, Measured] = {}
-        self._directory = checkpoint_directory(config.model.checkpoint, config.run.domain)
+        self._directory = checkpoint_directory(config.model.checkpoint, config.run.work_dir, config.run.domain)
         self.topology = here()
 
     def examine(self) -> Iterator[Verdict]:
@@ -101,7 +103,7 @@ class Doctor:
                 yield run_dir(config, directory, domain, codec, params[0])
             prompts = checkpoint.prompt_ids(codec)
             yield from checkpoint.against_transformers(directory, prompts, checkpoint.logits(shape, params[0], prompts))
-        yield steps.export(directory, params[0], Path(config.run.run_dir or "runs").absolute())
+        yield steps.export(directory, params[0], on_this_disk(config.run))
         yield from self._steps(shape, params)
 
     def _steps(self, shape: Qwen35Config, params: list[Any]) -> Iterator[Verdict]:
@@ -155,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
         doctor = Doctor(config, size.value or Size.AUTO)
         for verdict in doctor.examine():
             print(verdict, flush=True)
-    except ConfigError as error:
+    except (BucketError, ConfigError) as error:
         print_errors(error)
         return 2
     status = _write_calibration(doctor, out.value)

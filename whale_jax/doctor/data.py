@@ -9,6 +9,7 @@ from whale_jax.doctor.page import Verdict, fail, ok, warn
 from whale_jax.domains.domain import CountTokens, Domain
 from whale_jax.domains.manifest import MANIFEST_NAME, Manifest, digest
 from whale_jax.domains.task import Split, TaskError
+from whale_jax.storage.inputs import local_folder
 
 
 def data(config: RunConfig, count_tokens: CountTokens | None) -> tuple[list[Verdict], Domain | None]:
@@ -19,7 +20,9 @@ def data(config: RunConfig, count_tokens: CountTokens | None) -> tuple[list[Verd
     """
     verdicts = []
     if config.data.task_dir is not None:
-        verdicts.append(prepared(Path(config.data.task_dir), config.run.domain))
+        verdicts.append(
+            prepared(local_folder("task_dir", config.data.task_dir, config.run.work_dir), config.run.domain)
+        )
     if count_tokens is None:
         missing = warn("tasks", "not read: the checkpoint's tokenizer is missing", "mend the tokenizer first")
         return [*verdicts, missing], None

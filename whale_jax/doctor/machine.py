@@ -15,6 +15,7 @@ from harness_search.sandbox.preflight import PreflightReport, preflight
 from whale_jax.config import RunConfig
 from whale_jax.doctor.page import Verdict, fail, ok, warn
 from whale_jax.plan.chips import GIB
+from whale_jax.storage.opening import on_this_disk
 from whale_jax.training.optimizer import OptimizerName
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "tokenizers", "transformers")
@@ -116,7 +117,7 @@ def room(config: RunConfig, parameters: int, checkpoint_bytes: int) -> Iterator[
     """
     state = parameters * (4 + OptimizerName(config.training.optimizer).state_bytes)
     kept = config.training.keep_last + 3  # the best pair's, the one being written, and what a preempted job leaves
-    yield disk(Path(config.run.run_dir or "runs"), kept * state + checkpoint_bytes, config.training.keep_every > 0)
+    yield disk(on_this_disk(config.run), kept * state + checkpoint_bytes, config.training.keep_every > 0)
     needed = state + 4 * parameters  # a snapshot that is written while the run goes on; the initial weights in fp32
     total = _memory_total()
     seen = f"{total / GIB:.0f} GiB in all; a checkpoint's copy and the initial weights take {needed / GIB:.1f}"
@@ -130,8 +131,6 @@ def room(config: RunConfig, parameters: int, checkpoint_bytes: int) -> Iterator[
 
 def disk(run_dir: Path, needed: int, grows: bool) -> Verdict:
     """Free space where the run directory is or will be."""
-    if str(run_dir).startswith("gs:/"):
-        return ok("disk", f"{run_dir} is a bucket; a run keeps about {needed / GIB:.1f} GiB there")
     place = run_dir.absolute()
     while not place.exists():
         place = place.parent

@@ -18,7 +18,8 @@ from whale_jax.hosts.leader import Leader
 from whale_jax.rundir import INPUT_NAMES, Inputs, environment
 
 HOST_LOCAL = frozenset(
-    ["run_dir", "fork_from", "stop_after", "checkpoint", "harness", "task_dir", "retriever_url", "judge_cache",
+    ["run_dir", "work_dir", "bucket_seconds",
+     "fork_from", "stop_after", "checkpoint", "harness", "task_dir", "retriever_url", "judge_cache",
      "sandbox", "coordinator_address", "process_id", "grace_seconds", "profile_step", "keep_last", "keep_every"]
 )  # fmt: skip
 """Settings that may differ between processes: places of inputs, whose content is compared, and what only one does."""

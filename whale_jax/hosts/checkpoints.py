@@ -14,6 +14,7 @@ import jax
 from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.hosts import Hosts
 from whale_jax.hosts.leader import Leader
+from whale_jax.storage.home import Home
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints
 from whale_jax.training.fingerprint import named_leaves
 
@@ -23,10 +24,8 @@ State = TypeVar("State")
 class LeadersCheckpoints(Checkpoints):
     """`Checkpoints` for process 0."""
 
-    def __init__(self, directory: str | os.PathLike[str], hosts: Leader, *, keep_last: int = 2, keep_every: int = 0):
-        super().__init__(
-            directory, keep_last=keep_last, keep_every=keep_every, collect=hosts.collect, processes={hosts.process}
-        )
+    def __init__(self, directory: str | os.PathLike[str], hosts: Leader, **options: Any):
+        super().__init__(directory, collect=hosts.collect, processes={hosts.process}, **options)
         self._hosts = hosts
 
     def restore(self, step: int, like: State, part: str = "") -> tuple[State, dict[str, Any]]:
@@ -57,10 +56,12 @@ class FollowersCheckpoints(Checkpoints):
         return jax.tree.unflatten(jax.tree.structure(like), placed), dict(told["meta"])
 
 
-def make_checkpoints(hosts: Hosts, directory: Path, keep_last: int, keep_every: int = 0) -> Checkpoints:
+def make_checkpoints(
+    hosts: Hosts, directory: Path, keep_last: int, keep_every: int = 0, home: Home | None = None
+) -> Checkpoints:
     """The checkpoints of a run in `directory`, as this process has to do with them."""
     if isinstance(hosts, Leader):
-        return LeadersCheckpoints(directory, hosts, keep_last=keep_last, keep_every=keep_every)
+        return LeadersCheckpoints(directory, hosts, keep_last=keep_last, keep_every=keep_every, home=home)
     if isinstance(hosts, Follower):
         return FollowersCheckpoints(hosts)
-    return Checkpoints(directory, keep_last=keep_last, keep_every=keep_every)
+    return Checkpoints(directory, keep_last=keep_last, keep_every=keep_every, home=home)

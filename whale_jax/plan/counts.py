@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from whale_jax.config import RunConfig
-from whale_jax.domains.manifest import Manifest
+from whale_jax.domains.manifest import MANIFEST_NAME, Manifest
 from whale_jax.domains.task import Split
 from whale_jax.plan.plan import PlanError
 from whale_jax.schedule import Fixed, make_schedule
+from whale_jax.storage.inputs import local_file
 
 PAPER_TASKS: Mapping[str, Mapping[Split, int]] = {
     "searchqa": {Split.WEIGHT: 18_946, Split.HARNESS: 256, Split.VALIDATION: 256, Split.TEST: 700},
@@ -97,7 +97,8 @@ def _tasks(config: RunConfig, split: Split) -> int:
         return limit
     if config.data.task_dir is not None:
         try:
-            outputs = {file.path: file.rows for file in Manifest.read(Path(config.data.task_dir)).outputs}
+            manifest = local_file("task_dir", f"{config.data.task_dir}/{MANIFEST_NAME}", config.run.work_dir)
+            outputs = {file.path: file.rows for file in Manifest.read(manifest.parent).outputs}
         except (OSError, ValueError, KeyError, TypeError):
             outputs = {}
         rows = outputs.get(f"{split.value}.jsonl")

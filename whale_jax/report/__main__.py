@@ -1,9 +1,10 @@
 """Makes the report of runs: `python -m whale_jax.report RUN [RUN …] --out=report.html [--watch]`.
 
-Runs are only read, also while they go on. See docs/report.md.
-Exit status: 0 done; 2 bad settings or input; 3 the page cannot be written; 130 interrupted.
+Runs, local or gs://, are only read, also while they go on. See docs/report.md.
+Exit status: 0 done; 2 bad settings or input; 3 the page cannot be written, or a bucket not be read; 130 interrupted.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,12 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from whale_jax.config import ConfigError
 from whale_jax.report.page import MEGABYTES, TRAJECTORIES, write_report
 from whale_jax.report.run_files import ReportError
+from whale_jax.storage.bucket import BucketError
+from whale_jax.storage.home import Home
+from whale_jax.storage.opening import run_to_read
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,23 +26,27 @@ def main(argv: Sequence[str]) -> int:
     values = absl_flags.FlagValues()
     _define(values)
     try:
-        runs = [Path(run) for run in values(list(argv))[1:]]
+        named = values(list(argv))[1:]
         if values["help"].value:
             print(f"{__doc__}\n{values.get_help()}")
             return 0
-        if not runs:
+        if not named:
             raise ReportError("name one or more run directories: python -m whale_jax.report RUN [RUN …]")
         out = Path(str(values["out"].value))
         options = {"trajectories": values["max_trajectories"].value, "megabytes": values["max_megabytes"].value}
-        if values["watch"].value:
-            seconds: int = values["every"].value  # type: ignore[assignment]
-            watch(runs, lambda: _write(runs, out, **options, refresh_seconds=seconds), seconds, time.sleep)
-        _write(runs, out, **options)
+        with contextlib.ExitStack() as stack:
+            homes = [stack.enter_context(run_to_read(run)) for run in named]
+            runs = [home.directory for home in homes]
+            if values["watch"].value:
+                seconds: int = values["every"].value  # type: ignore[assignment]
+                write = lambda: _write(runs, out, **options, refresh_seconds=seconds)  # noqa: E731
+                watch(runs, write, seconds, lambda seconds: _wait(homes, seconds))
+            _write(runs, out, **options)
         return 0
-    except (absl_flags.Error, ReportError) as error:
+    except (absl_flags.Error, ConfigError, ReportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
+    except (BucketError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
@@ -61,6 +70,12 @@ def watch(runs: Sequence[Path], write: Callable[[], None], seconds: float, wait:
             write()
             seen = found
         wait(seconds)
+
+
+def _wait(homes: Sequence[Home], seconds: float) -> None:
+    time.sleep(seconds)
+    for home in homes:
+        home.fetch()
 
 
 def _state(runs: Sequence[Path]) -> object:

@@ -26,6 +26,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from whale_jax.storage.home import Home, LocalHome
 from whale_jax.training.fingerprint import describe_all, named_leaves
 
 State = TypeVar("State")
@@ -83,6 +84,7 @@ class Checkpoints:
         keep_every: int = 0,
         collect: Collect | None = None,
         processes: set[int] | None = None,
+        home: Home | None = None,
     ) -> None:
         """Looks at a directory, which need not exist yet.
 
@@ -92,6 +94,7 @@ class Checkpoints:
             keep_every: checkpoints whose step is a multiple of this are kept for ever; 0: none.
             collect: brings an array to this host; default: all of it is on this process's devices.
             processes: those of a JAX job that read and write here; default: all of them, which then must be one.
+            home: of the run; default: what is in the directory counts.
 
         Raises:
             ValueError: a number out of range.
@@ -105,6 +108,7 @@ class Checkpoints:
         self._saving: Future[Saved] | None = None
         self._collect = collect
         self._processes = processes
+        self._home = home or LocalHome(self.directory)
 
     def snapshot(self, state: Any) -> Snapshot:
         """A copy of a state on this host."""
@@ -177,10 +181,16 @@ class Checkpoints:
             self._writer.shutdown()
             self._writer = None
 
+    def clear(self) -> None:
+        """Removes all of them."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._home.removed(self.directory)
+
     def _write(self, step: int, arrays: Mapping[str, Any], record: Mapping[str, Any], keep: Collection[int]) -> Saved:
         started = time.monotonic()
         target = self.directory / str(step)
         size = 0 if _is_sealed_as(target, record) else self._commit(target, arrays, record)
+        self._home.publish(target)
         saved = Saved(size, time.monotonic() - started)
         try:
             self._prune(keep)
@@ -226,6 +236,7 @@ class Checkpoints:
             restore_args={part + name: one for name, one in how.items()},
             partial_restore=bool(part),
         )
+        self._home.bring(self.directory / str(step))
         path = (self.directory / str(step) / "state").absolute()
         try:
             with self._checkpointer() as checkpointer:
@@ -300,6 +311,7 @@ class Checkpoints:
         for step in steps:
             if step not in keep:
                 os.rename(self.directory / str(step), self.directory / f"{_INCOMPLETE}old-{step}")
+                self._home.removed(self.directory / str(step))
         self._sweep()
 
     def _sweep(self) -> None:

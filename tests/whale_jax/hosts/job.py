@@ -20,12 +20,13 @@ class Job:
 
     def __init__(
         self,
-        run_dir: Path,
+        run_dir: Path | str,
         count: int = 2,
         *flags: str,
         devices: int = 0,
         own: dict[int, tuple[str, ...]] | None = None,
         module: str = "tests.whale_jax.hosts.small_job",
+        compiled: Path | None = None,
         **env: str,
     ):
         """Starts them, each with two devices, one process alone with four.
@@ -34,6 +35,7 @@ class Job:
             devices: another number of them.
             own: flags of single processes.
             module: what is run; but for the main job, its first argument is `run_dir`.
+            compiled: where compiled programs are kept; default: beside a local `run_dir`.
         """
         together: tuple[str, ...] = ()
         if count > 1:
@@ -51,7 +53,7 @@ class Job:
                 subprocess.Popen(
                     [*command, *together, *mine, *flags, *(own or {}).get(process, ())],
                     cwd=ROOT,
-                    env={**environment(run_dir.parent / "compiled"), **platform, **env},
+                    env={**environment(compiled or Path(run_dir).parent / "compiled"), **platform, **env},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

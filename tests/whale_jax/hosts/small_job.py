@@ -2,10 +2,12 @@
 
 Engine, gradient and sandbox are those of `small_world`; processes, channel, mesh, checkpoints and journal are real. The
 environment may hold `DIE`: process.what.count, the process that is ended by what (KILL, TERM) when it samples for the
-count-th time.
+count-th time; and `FAIL`: what.count, the trouble that process 0 has with its count-th try (`disk`: journal entries and
+evidence; `proposer`: sessions).
 """
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -17,6 +19,7 @@ from absl import flags as absl_flags
 
 import whale_jax.hand_over
 import whale_jax.main
+from harness_search.proposers.base import ProposerUnreachable
 from tests.whale_jax import small_world
 from tests.whale_jax.small_world import (
     INPUTS,
@@ -31,8 +34,10 @@ from tests.whale_jax.small_world import (
     whole,
 )  # fmt: skip
 from whale_jax import flags
+from whale_jax.alternate import Stopped
 from whale_jax.config import RunConfig
 from whale_jax.domains.task import Split
+from whale_jax.ends import GOES_ON_WHEN_MENDED, end_of
 from whale_jax.hosts.agree import agree
 from whale_jax.hosts.channel import HostsError
 from whale_jax.hosts.company import in_company
@@ -41,7 +46,9 @@ from whale_jax.hosts.follower import Follower
 from whale_jax.hosts.hosts import Hosts
 from whale_jax.preemption import EXIT_STATUS, Preempted, Preemption
 from whale_jax.report.busy import BusyClock
+from whale_jax.rundir import open_config
 from whale_jax.stages import StageClock
+from whale_jax.storage.opening import run_home
 from whale_jax.swap import Swap
 
 
@@ -61,7 +68,33 @@ def dying(process: int) -> None:
     Driver.generate = generate  # type: ignore[method-assign]
 
 
-def part(directory: Path, config: RunConfig, hosts: Hosts) -> int:
+def failing() -> None:
+    """Arms `FAIL`."""
+    what, count = os.environ.get("FAIL", "nothing.0").split(".")
+    left, link, propose = [int(count)], os.link, small_world.Proposer.propose
+
+    def strikes() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    def full(*args: Any) -> None:
+        if strikes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), args[1])
+        link(*args)
+
+    async def silent(*args: Any, **kwargs: Any) -> Any:
+        if strikes():
+            raise ProposerUnreachable("the proposer's model cannot be reached, tried 5 times: no answer")
+        async for item in propose(*args, **kwargs):
+            yield item
+
+    if what == "disk":
+        os.link = full
+    if what == "proposer":
+        small_world.Proposer.propose = silent  # type: ignore[method-assign]
+
+
+def part(config: RunConfig, hosts: Hosts) -> int:
     """This process's part of the run; its exit status."""
     dying(hosts.process)
     small_world.Driver = small_world.OnThisHost
@@ -72,11 +105,19 @@ def part(directory: Path, config: RunConfig, hosts: Hosts) -> int:
             gradient = OnAMesh(config.mesh.sizes)
             if isinstance(hosts, Follower):
                 with preemption.tells(hosts.terminated):
-                    return follow(directory, config, hosts, gradient)
+                    return follow(Path(), config, hosts, gradient)
+            failing()
             whale_jax.hand_over.export_checkpoint = export
-            with small_run(directory, config, hosts, gradient) as run:
-                asyncio.run(whole(run, preemption))
+            with run_home(config.run, say=print) as home:
+                open_config(home.directory, config, INPUTS)
+                with small_run(home.directory, config, hosts, gradient, home) as run:
+                    asyncio.run(whole(run, preemption))
             return 0
+    except Stopped:
+        return 0
+    except GOES_ON_WHEN_MENDED as error:
+        whale_jax.main.print_errors(error)
+        return end_of(error)
     except (asyncio.CancelledError, Preempted):
         return EXIT_STATUS
     except whale_jax.main.ConfigError as error:
@@ -104,9 +145,9 @@ def main() -> int:
     values = absl_flags.FlagValues()
     flags.define(values)
     given = flags.given(["small_job", *sys.argv[2:]], values)
-    config = RunConfig.from_values({**SETTINGS, **given})
+    config = RunConfig.from_values({**SETTINGS, **given, "run_dir": sys.argv[1]})
     try:
-        return in_company(config, lambda hosts: part(Path(sys.argv[1]), config, hosts))
+        return in_company(config, lambda hosts: part(config, hosts))
     except (whale_jax.main.ConfigError, HostsError) as error:
         whale_jax.main.print_errors(error)
         return 3

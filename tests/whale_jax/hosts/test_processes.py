@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.object_store import serving
 from tests.whale_jax.demo_run import environment
 from tests.whale_jax.hosts.job import Job, free_port
 from tests.whale_jax.small_world import outcome
@@ -56,6 +57,54 @@ def test_sigterm_on_any_process_ends_all_and_changes_nothing(alone, tmp_path):
     assert [status for status, _ in ends] == [5, 5], ends
     Job(tmp_path / "run", 2, *MESH).succeeds()
     assert outcome(tmp_path / "run") == alone
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "text"),
+    [("disk.9", 6, "No space left on device"), ("proposer.2", 9, "the proposer's model cannot be reached")],
+)
+def test_trouble_of_process_0_ends_all_with_its_status_and_the_next_job_goes_on(alone, tmp_path, trouble, status, text):
+    """The next job is one process: who carries a run on makes no difference."""
+    ends = Job(tmp_path / "run", 2, *MESH, FAIL=trouble).ends()
+    assert [ended for ended, _ in ends] == [status, status], ends
+    assert text in ends[0][1]
+    written = outcome(tmp_path / "run")
+    assert 0 < len(written) < len(alone)
+    assert all(alone[name] == data for name, data in written.items() if name.startswith("journal/"))
+    Job(tmp_path / "run", 1, *MESH).succeeds()
+    assert outcome(tmp_path / "run") == alone
+
+
+def test_a_bucket_that_is_lost_ends_all_and_the_next_job_goes_on(alone, tmp_path):
+    with serving("lab") as store:
+        where = {"STORAGE_EMULATOR_HOST": store.url, "XDG_CACHE_HOME": str(tmp_path)}
+        cut = lambda method, path: 503 if len(store.buckets["lab"]) > 40 else None  # noqa: E731
+        store.fault = cut
+        flags = (*MESH, "--bucket_seconds=1")
+        ends = Job("gs://lab/run", 2, *flags, compiled=tmp_path / "compiled", **where).ends()
+        assert [status for status, _ in ends] == [8, 8], ends
+        assert "gs://lab/run" in ends[0][1]
+        store.fault = lambda method, path: None
+        for name, data in store.objects().items():
+            if name.startswith("run/journal/"):
+                assert alone[name.removeprefix("run/")] == data
+        Job("gs://lab/run", 1, *flags, compiled=tmp_path / "compiled", **where).succeeds()
+        (copy,) = (tmp_path / "whale_jax" / "runs").glob("lab_run_*")
+        assert outcome(copy) == alone
+        assert all(store.objects()[f"run/{name}"] == data for name, data in alone.items())
+
+
+def test_phases_on_two_hosts_and_on_one_in_turn_make_the_run_of_both(alone, tmp_path):
+    """The pod trains, one host with one device searches; weights are handed over to the bit, so all else is equal."""
+    directory = tmp_path / "run"
+    kinds: list[str] = []
+    for count, stop, others in ((2, "weight_phase", "search"), (1, "search_phase", "weight"), (2, "never", "")):
+        mesh, devices = (MESH, 0) if count == 2 else (("--mesh_fsdp=1",), 1)
+        Job(directory, count, *mesh, f"--stop_after={stop}", devices=devices).succeeds()
+        there = [json.loads(path.read_text())["kind"] for path in sorted((directory / "journal").iterdir())]
+        assert others not in there[len(kinds) :]
+        kinds = there
+    assert outcome(directory) == alone
 
 
 def test_processes_with_other_flags_do_not_begin(tmp_path):
