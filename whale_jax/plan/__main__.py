@@ -85,7 +85,7 @@ def run(values: flags.FlagValues) -> int:
             work, result = found
         else:
             result = plan(work, where, mesh)
-    except (BucketError, ConfigError, HloError, PlanError, ShardingError, TopologyError) as error:
+    except (ConfigError, HloError, PlanError, ShardingError, TopologyError) as error:
         return _refuse(str(error))
     print(table(work, where, values.model, result))
     if values.json:

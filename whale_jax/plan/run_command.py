@@ -26,6 +26,7 @@ from whale_jax.plan.run_report import page
 from whale_jax.plan.sizes import SIZES, config_of
 from whale_jax.qwen3_5.config import ConfigError as CheckpointConfigError
 from whale_jax.qwen3_5.sharding import ShardingError
+from whale_jax.storage.bucket import BucketError
 
 HOSTED_SECONDS = 900.0
 """A session of a hosted proposer or an agent, where nothing else is said."""
@@ -95,6 +96,7 @@ def run(argv: Sequence[str]) -> int:
             folder=Path(values["plan_cache"].value or default_folder()),
         )
     except (
+        BucketError,
         CalibrationError, CheckpointConfigError, ConfigError, HloError, PlanError, PriceError, ShardingError,
         TopologyError,
     ) as error:  # fmt: skip
