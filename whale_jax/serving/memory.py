@@ -152,6 +152,12 @@ class SlotMemory:
         self._hold(slot, [*self._pages[slot], *taken])
         return True
 
+    def has_pages_for(self, slot: int, state: Kept | RowState) -> bool:
+        """Whether `start`, or `from_host`, would put a state into a slot once its own pages are taken away."""
+        whole = self.pages_for(state.length)
+        needed = whole - state.length // self.page_size if isinstance(state, Kept) else whole
+        return needed <= self._pool.free + self._pool.held_once(self._pages[slot])
+
     def clear(self, slot: int, *, tainted: bool = False) -> None:
         """Takes a slot's pages away. `tainted`: they may hold NaN, and are zeroed before anybody gets them."""
         pages = self._pages[slot]

@@ -24,6 +24,10 @@ class PagePool:
         """Pages with a holder that may hold NaN."""
         return sorted(self._tainted)
 
+    def held_once(self, pages: Iterable[int]) -> int:
+        """How many of these would be free without one of their holders."""
+        return sum(self._holders[page] == 1 for page in pages)
+
     def take(self, count: int) -> list[int] | None:
         """That many free pages, each with one holder; None, and nothing changes, if there are not as many."""
         if count > len(self._free):

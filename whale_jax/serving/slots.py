@@ -335,7 +335,9 @@ class SlotTable(SlotRoom):
             self._extending.append(slot)
 
     def _paste(self, slot: int, state: Kept | RowState) -> bool:
-        """Puts a kept state into a slot, if the pages that nobody uses reach for it."""
+        """Puts a kept state into a slot; False, and the slot is as it was, if the pages that nobody uses do not reach."""
+        if not self.engine.has_pages_for(slot, state):
+            return False
         self.engine.clear(slot)
         if isinstance(state, Kept):
             return self.engine.start(slot, state)

@@ -117,6 +117,38 @@ def test_who_waits_goes_on_when_the_first_is_cancelled(engine: Engine, params: A
     assert answers == alone.finish()
 
 
+def test_who_waits_keeps_its_own_state_when_no_page_is_left_for_the_whole_prompt(
+    engine: Engine, params: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had started from a shorter beginning; that must not be taken away for one that cannot be put in its place."""
+    desk = Desk(engine, params, prefix_bytes=2**30)
+    for seed in (1, 2):  # the head is seen, then kept
+        desk.ask([*HEAD, *[55 + seed] * 9], seed)
+        desk.finish()
+    prompt = [*HEAD, *[58] * 15]
+    asked = [desk.ask(prompt, seed) for seed in (3, 4)]
+    assert asked[1].awaits is not None
+    assert asked[1].session.consumed > 0
+    keep, taken = engine.keep, []
+
+    def keep_and_leave_no_page(*args: Any) -> Kept | None:
+        kept = keep(*args)
+        if args[1] == len(prompt):
+            taken.extend(engine._pool.take(engine.free_pages) or [])
+        return kept
+
+    monkeypatch.setattr(engine, "keep", keep_and_leave_no_page)
+    while not taken:
+        desk.table.extend()
+    assert asked[1].session.consumed < len(prompt)
+    engine._pool.drop(taken)
+    answers = desk.finish()[2:]
+    alone = Desk(engine, params, prefix_bytes=0)
+    for seed in (3, 4):
+        alone.ask(prompt, seed)
+    assert answers == alone.finish()
+
+
 def test_new_weights_forget_what_was_kept(engine: Engine, params: Any) -> None:
     desk = Desk(engine, params, prefix_bytes=2**30)
     for _ in range(2):
