@@ -335,7 +335,7 @@ class SlotTable(SlotRoom):
             self._extending.append(slot)
 
     def _paste(self, slot: int, state: Kept | RowState) -> bool:
-        """Puts a kept state into a slot; False, and the slot is as it was, if the pages that nobody uses do not reach."""
+        """Puts a kept state into a slot; False, and the slot is as it was, if there are too few free pages for it."""
         if not self.engine.has_pages_for(slot, state):
             return False
         self.engine.clear(slot)
