@@ -320,7 +320,7 @@ class SlotTable(SlotRoom):
         """Starts a first extension from the longest beginning that is kept; one that is being computed is awaited."""
         request.awaits = None
         found = prefixes.find(request.beginnings)
-        if found and self._paste(slot, found[1]):
+        if found and self._paste(prefixes, slot, found[1]):
             count, state = found
             for _ in range(count):
                 request.beginnings.popleft()
@@ -334,10 +334,15 @@ class SlotTable(SlotRoom):
             self._computing.update((key, request) for key in request.beginnings if key in request.keep)
             self._extending.append(slot)
 
-    def _paste(self, slot: int, state: Kept | RowState) -> bool:
-        """Puts a kept state into a slot; False, and the slot is as it was, if there are too few free pages for it."""
-        if not self.engine.has_pages_for(slot, state):
-            return False
+    def _paste(self, prefixes: PrefixStore, slot: int, state: Kept | RowState) -> bool:
+        """Puts a state that was just found into a slot; others leave the device for it.
+
+        False, and the slot is as it was, if there are too few free pages.
+        """
+        while not self.engine.has_pages_for(slot, state):
+            if len(prefixes) < 2:  # the last one is the state itself: it was used last
+                return False
+            prefixes.shrink()
         self.engine.clear(slot)
         if isinstance(state, Kept):
             return self.engine.start(slot, state)

@@ -134,6 +134,8 @@ def test_who_waits_keeps_its_own_state_when_no_page_is_left_for_the_whole_prompt
     def keep_and_leave_no_page(*args: Any) -> Kept | None:
         kept = keep(*args)
         if args[1] == len(prompt):
+            while len(desk.table._prefixes or ()):
+                desk.table._prefixes.shrink()
             taken.extend(engine._pool.take(engine.free_pages) or [])
         return kept
 
@@ -147,6 +149,24 @@ def test_who_waits_keeps_its_own_state_when_no_page_is_left_for_the_whole_prompt
     for seed in (3, 4):
         alone.ask(prompt, seed)
     assert answers == alone.finish()
+
+
+def test_older_beginnings_leave_the_device_for_one_that_is_needed(
+    engine: Engine, params: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(engine, params, prefix_bytes=2**30)
+    prompt = [*HEAD, *[59] * 15]
+    for ids in ([*HEAD, *[60] * 15], prompt):
+        desk.ask(ids, 0)
+        desk.finish()
+    taken = engine._pool.take(engine.free_pages) or []
+    monkeypatch.setattr(engine._pool, "held_once", lambda pages: 0)
+    before = desk.table.stats()["prefix_hits"]
+    asked = desk.ask(prompt, 0)
+    assert desk.table.stats()["prefix_hits"] == before + 1
+    assert asked.session.consumed == len(prompt)
+    engine._pool.drop(taken)
+    assert desk.finish()[2] == desk.finish()[1]
 
 
 def test_new_weights_forget_what_was_kept(engine: Engine, params: Any) -> None:
