@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whale_jax.config import ConfigError
-from whale_jax.rundir import claim, fresh_run_dir
 from whale_jax.settings import RunSettings
 from whale_jax.storage.bucket import BucketError, open_bucket
 from whale_jax.storage.bucket_home import BucketHome
@@ -26,6 +25,8 @@ def run_home(settings: RunSettings, say: Callable[[str], None]) -> Iterator[Home
         ConfigError: it cannot be had: another process uses it, it is something else, there are no credentials, ….
         BucketError, RunLost: the bucket cannot be used, or was taken over; also at the end, when the rest is sent.
     """
+    from whale_jax.rundir import claim, fresh_run_dir  # with JAX, which those do without who only read
+
     if not in_bucket(settings.run_dir):
         directory = Path(settings.run_dir) if settings.run_dir else fresh_run_dir()
         with claim(directory):

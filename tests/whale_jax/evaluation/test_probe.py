@@ -21,6 +21,7 @@ from whale_jax.pair import Pair
 from whale_jax.rollout.trace import Trace
 from whale_jax.run import Milestone
 from whale_jax.schedule import Decision, make_schedule
+from whale_jax.storage.home import LocalHome
 
 PAIR = Pair(3, "w", "h")
 
@@ -235,6 +236,7 @@ def test_a_probe_leaves_nothing_but_its_entry(tmp_path, phases):
 
     run.config = RunConfig()  # type: ignore[assignment]
     run.scratch = scratch  # type: ignore[attr-defined]
+    run.home = LocalHome(tmp_path)  # type: ignore[attr-defined]
     run.swap = SimpleNamespace(forget=lambda: forgotten.append(True))  # type: ignore[attr-defined]
     run.meter = SimpleNamespace(trained=lambda tokens: None)  # type: ignore[attr-defined]
     run.commit_account = lambda: None  # type: ignore[attr-defined]
