@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from harness_search.contract import Budgets
 from harness_search.proposers.base import Proposer
-from harness_search.records import IterationRecord
 from harness_search.scoring import ScoreTag
 from harness_search.validate import Validator
 from whale_jax.config import RunConfig
@@ -23,6 +22,7 @@ from whale_jax.domains.domain import Domain
 from whale_jax.domains.task import Split, Task
 from whale_jax.evaluation.evaluate import Evaluation, evaluation_from_traces, evaluation_requests
 from whale_jax.evaluation.evidence import read_evidence, write_evidence
+from whale_jax.expected import expected_work
 from whale_jax.hosts.rollouts import HostsRunner
 from whale_jax.journal import Journal, JournalError, canonical
 from whale_jax.pair import Pair
@@ -139,7 +139,8 @@ class Run:
         self.training_curve: list[tuple[int, float]] = []
         self.searches: list[dict[str, Any]] = []
         self.worked = False
-        progress.work_total = self._expected_work()
+        work = expected_work(config, schedule, {split: len(tasks) for split, tasks in splits.items()})
+        progress.work_total = work.rollouts + work.evaluations
         self.swap = Swap(policy, driver, jnp.dtype(config.model.compute_dtype), stages)
         self._saves: list[Future[Saved]] = []
         self._phase: tuple[str, int] | None = None
@@ -205,22 +206,6 @@ class Run:
         """Whether an evaluation inside a weight phase follows training step `step`."""
         every = self.config.evaluation.eval_every
         return every > 0 and step % every == 0
-
-    def _expected_work(self) -> int:
-        """Rollouts of the whole run, evaluations included, as far as they can be foreseen."""
-        rollout, evaluation, schedule = self.config.rollout, self.config.evaluation, self.schedule
-        cycles, iterations = schedule.guess()
-        work = schedule.total_steps * rollout.prompts_per_step * rollout.samples_per_prompt
-        if schedule.has_search_phase:
-            work += cycles * (1 + iterations * self.config.search.candidates) * len(self.harness_tasks)
-        if self.config.run.max_rollouts:
-            work = min(work, self.config.run.max_rollouts)
-        milestones = 1 + cycles * (schedule.has_weight_phase + schedule.has_search_phase)
-        if evaluation.eval_every:
-            milestones += schedule.total_steps // evaluation.eval_every
-        tests = milestones if evaluation.test_schedule == "always" else 2
-        work += milestones * len(self.splits[Split.VALIDATION]) * evaluation.validation_samples
-        return work + tests * len(self.splits[Split.TEST]) * evaluation.test_samples
 
     def save(self) -> tuple[str, Future[Saved]]:
         """Starts to commit a checkpoint of the policy; see `Policy.begin_save`. That of the best pair so far stays."""
@@ -376,75 +361,6 @@ class Run:
         kind, start = self._phase
         self.phases.append(Span(kind, start, self.rollouts))
         self._phase = None
-
-    def show_step(
-        self,
-        cycle: int,
-        record: Mapping[str, Any],
-        report: StepReport,
-        *,
-        rollout_seconds: float,
-        train_seconds: float,
-        overhead: Mapping[str, float],
-    ) -> None:
-        """A training step on the terminal and in the metrics; `overhead` is `trace.harness_overhead`'s."""
-        rate = record["sampled_tokens"] / rollout_seconds
-        self.progress.show(
-            f"cycle {cycle + 1}, weights · step {record['step']}/{self.schedule.total_steps} · "
-            f"reward {record['reward']:.3f} · accepted {record['accepted']} · {rate:,.0f} tokens/s"
-        )
-        values: dict[str, float | int | str | None] = {
-            **{name: value for name, value in record.items() if isinstance(value, int | float)},
-            **{f"end_{name}": count for name, count in record["ends"].items()},
-            **{f"engine_{name}": count for name, count in self.meter.stats().items()},
-            "cycle": cycle,
-            "loss": report.loss,
-            "grad_norm": report.grad_norm,
-            "learning_rate": self.config.training.learning_rate,
-            "trained_tokens": report.tokens,
-            "fill_rate": report.fill_rate,
-            "tokens_per_second": rate,
-            "packed_tokens": report.packed_tokens,
-            "packed_positions": report.packed_positions,
-            "bf16_changed_share": self.swap.taken_changed_share(),
-            **self.stages.since("weight step"),
-            **self.runner.idle_since("weight step"),
-            **overhead,
-            "rollout_seconds": rollout_seconds,
-            "train_seconds": train_seconds,
-            **memory(),
-        }
-        self.meter.trained(report.packed_tokens)
-        if report.mismatch is not None:
-            mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
-            values |= mismatch
-        self.metrics.write("weight", record["rollouts_so_far"], values)
-
-    def show_iteration(self, cycle: int, record: IterationRecord, *, replayed: bool) -> None:
-        """A search iteration on the terminal, and in the metrics unless an earlier job wrote it there."""
-        what = "incoming harness" if record.iteration == 0 else f"iteration {record.iteration}"
-        slots = ", ".join(
-            f"{slot.candidate or 'slot'} {slot.state if slot.success_rate is None else f'{slot.success_rate:.3f}'}"
-            for slot in record.slots
-        )
-        self.progress.say(
-            f"cycle {cycle + 1}, search · {what}: {slots} · best is {record.incumbent} at {record.best_score:.3f}"
-        )
-        if replayed:
-            return
-        self.commit_account()
-        self.metrics.write(
-            "search",
-            self.rollouts,
-            {
-                "cycle": cycle,
-                "iteration": record.iteration,
-                "best_score": record.best_score,
-                "rollouts": record.rollouts,
-                "missing": record.missing,
-                "sampled_tokens": record.sampled_tokens,
-            },
-        )
 
     def _report_evaluation(self, label: str, split: Split, evaluation: Evaluation, seconds: float) -> None:
         low, high = evaluation.ci95

@@ -61,7 +61,7 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
             _check_same(entry, fields, archive)
             run.progress.advance(record.rollouts, replayed=True)
         run.spend(record.rollouts)
-        run.show_iteration(cycle, record, replayed=entry is not None)
+        _show(run, cycle, record, replayed=entry is not None)
 
     result = await search.run(
         evaluate,
@@ -88,6 +88,33 @@ async def search_phase(run: Run, cycle: int, pair: Pair) -> Pair:
         )
     run.end_phase()
     return Pair(pair.step, pair.weights, result.best.source)
+
+
+def _show(run: Run, cycle: int, record: IterationRecord, *, replayed: bool) -> None:
+    """A search iteration on the terminal, and in the metrics unless an earlier job wrote it there."""
+    what = "incoming harness" if record.iteration == 0 else f"iteration {record.iteration}"
+    slots = ", ".join(
+        f"{slot.candidate or 'slot'} {slot.state if slot.success_rate is None else f'{slot.success_rate:.3f}'}"
+        for slot in record.slots
+    )
+    run.progress.say(
+        f"cycle {cycle + 1}, search · {what}: {slots} · best is {record.incumbent} at {record.best_score:.3f}"
+    )
+    if replayed:
+        return
+    run.commit_account()
+    run.metrics.write(
+        "search",
+        run.rollouts,
+        {
+            "cycle": cycle,
+            "iteration": record.iteration,
+            "best_score": record.best_score,
+            "rollouts": record.rollouts,
+            "missing": record.missing,
+            "sampled_tokens": record.sampled_tokens,
+        },
+    )
 
 
 def acceptance(settings: SearchSettings) -> AcceptRule:

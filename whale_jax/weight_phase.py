@@ -1,7 +1,9 @@
 """A weight phase: online rejection-sampling fine-tuning under a harness that stands still (PAPER section 3)."""
 
 import asyncio
+import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from whale_jax.pair import Pair
@@ -10,6 +12,8 @@ from whale_jax.rollout.runner import EpisodeRequest
 from whale_jax.rollout.trace import harness_overhead
 from whale_jax.run import Run
 from whale_jax.schedule import Decision, WeightSignals
+from whale_jax.stages import memory
+from whale_jax.training.weight_step import StepReport
 
 ROLLOUTS_USED = "rollout budget used"
 """The reason of a phase that `--max_rollouts` ends."""
@@ -123,7 +127,8 @@ async def _train_step(run: Run, cycle: int, pair: Pair, rollouts_so_far: int) ->
         "sampled_tokens": ledger.sampled_tokens,
         "updates": len(report.updates),
     }
-    run.show_step(
+    _show(
+        run,
         cycle,
         record,
         report,
@@ -132,6 +137,50 @@ async def _train_step(run: Run, cycle: int, pair: Pair, rollouts_so_far: int) ->
         overhead=harness_overhead(trace.effort for trace in traces),
     )
     return record
+
+
+def _show(
+    run: Run,
+    cycle: int,
+    record: Mapping[str, Any],
+    report: StepReport,
+    *,
+    rollout_seconds: float,
+    train_seconds: float,
+    overhead: Mapping[str, float],
+) -> None:
+    """A training step on the terminal and in the metrics; `overhead` is `trace.harness_overhead`'s."""
+    rate = record["sampled_tokens"] / rollout_seconds
+    run.progress.show(
+        f"cycle {cycle + 1}, weights · step {record['step']}/{run.schedule.total_steps} · "
+        f"reward {record['reward']:.3f} · accepted {record['accepted']} · {rate:,.0f} tokens/s"
+    )
+    values: dict[str, float | int | str | None] = {
+        **{name: value for name, value in record.items() if isinstance(value, int | float)},
+        **{f"end_{name}": count for name, count in record["ends"].items()},
+        **{f"engine_{name}": count for name, count in run.meter.stats().items()},
+        "cycle": cycle,
+        "loss": report.loss,
+        "grad_norm": report.grad_norm,
+        "learning_rate": run.config.training.learning_rate,
+        "trained_tokens": report.tokens,
+        "fill_rate": report.fill_rate,
+        "tokens_per_second": rate,
+        "packed_tokens": report.packed_tokens,
+        "packed_positions": report.packed_positions,
+        "bf16_changed_share": run.swap.taken_changed_share(),
+        **run.stages.since("weight step"),
+        **run.runner.idle_since("weight step"),
+        **overhead,
+        "rollout_seconds": rollout_seconds,
+        "train_seconds": train_seconds,
+        **memory(),
+    }
+    run.meter.trained(report.packed_tokens)
+    if report.mismatch is not None:
+        mismatch = {f"mismatch_{name}": value for name, value in dataclasses.asdict(report.mismatch).items()}
+        values |= mismatch
+    run.metrics.write("weight", record["rollouts_so_far"], values)
 
 
 def _decide(run: Run, rewards: list[float], steps_before: int, rollouts_since_commit: int) -> Decision:

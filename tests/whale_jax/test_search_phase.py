@@ -81,7 +81,8 @@ def make_run(directory, proposer):
             say=said.append, advance=nothing),
         schedule=SimpleNamespace(after_iteration=lambda signals: SimpleNamespace(stop=len(signals.best_scores) > 2)),
         score_tag=lambda pair: ScoreTag("m", "t", "v", "s"),
-        begin_phase=nothing, end_phase=nothing, spend=nothing, show_iteration=nothing,
+        begin_phase=nothing, end_phase=nothing, spend=nothing, commit_account=nothing, rollouts=0,
+        metrics=SimpleNamespace(write=nothing),
     )  # fmt: skip
 
 
@@ -103,7 +104,9 @@ def test_a_proposer_sees_no_reference_no_other_split_and_no_secret(tmp_path, mon
     (summary,) = run.searches
     assert (summary["cycle"], summary["best"]["candidate"], summary["rule"]) == (0, "000", "archive_max")
     assert [one["flagged"] for one in summary["candidates"]] == [False] * 3
-    assert run.said == []
+    assert [line.partition(": ")[0] for line in run.said] == [
+        "cycle 1, search · incoming harness", "cycle 1, search · iteration 1", "cycle 1, search · iteration 2",
+    ]  # fmt: skip
 
 
 def test_rules_and_answers_come_from_the_settings_and_the_task():

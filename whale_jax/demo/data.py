@@ -5,6 +5,7 @@ little.
 """
 
 import queue
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from whale_jax.demo.spans import Span
+from whale_jax.qwen3_5.template import ChatTemplate
 
 OPEN_TEXTS = 24
 """Texts among which the packing chooses the longest that fits."""
@@ -53,6 +55,21 @@ def encode(tokenizer: Tokenizer, spans: Sequence[Span], limit: int) -> Encoded:
         ids += encoding.ids
         weights += [span.weight] * len(encoding.ids)
     return Encoded(ids[:limit], weights[:limit])
+
+
+Spans = Callable[[random.Random, ChatTemplate, float], list[Span]]
+"""The next text in pieces, of a kind that depends on the share of the training that is done."""
+
+
+class SpanStream:
+    """Endless encoded texts: called with the share of the training that is done, it gives the next one."""
+
+    def __init__(self, spans: Spans, tokenizer: Tokenizer, template: ChatTemplate, seed: int, limit: int) -> None:
+        self._spans, self._tokenizer, self._template, self._limit = spans, tokenizer, template, limit
+        self._rng = random.Random(seed)
+
+    def __call__(self, progress: float) -> Encoded:
+        return encode(self._tokenizer, self._spans(self._rng, self._template, progress), self._limit)
 
 
 Texts = Callable[[float], Encoded]

@@ -102,13 +102,6 @@ def save_params(params: Params, file: Path) -> None:
     temporary.replace(file)
 
 
-def load_params(config: Qwen35Config, file: Path) -> Params:
-    """What `save_params` wrote."""
-    like = init_params(config, jax.random.key(0))
-    with np.load(file) as stored:
-        return jax.tree.map_with_path(lambda path, _: jnp.asarray(stored[jax.tree_util.keystr(path)]), like)
-
-
 def train(course: Course, folder: Path, out: Path, *, tokens: int, seed: int) -> Params:
     """Trains for `tokens` positions and returns the parameters; writes `params.npz` and `log.jsonl` into `out`.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from whale_jax import flags
 from whale_jax.assemble import Parts, read_parts
 from whale_jax.config import ConfigError, RunConfig
 from whale_jax.domains.task import Split
+from whale_jax.expected import expected_work
 from whale_jax.fork import refuse_other_settings
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import make_schedule
@@ -100,7 +100,11 @@ def _planned(study: Study, spec: RunSpec, config: RunConfig, parts: Parts, befor
         record = {"settings": parent.config.values(), "inputs": dataclasses.asdict(parent.inputs)}
         refuse_other_settings(f"{spec.parent}@{spec.fork.entry}", record, config, parts.inputs)
         shared = _shared(parent.config, spec.fork.entry)
-    rollouts, cycles, evaluations = expected(config, {split: len(tasks) for split, tasks in parts.splits.items()})
+    tasks = {split: len(tasks) for split, tasks in parts.splits.items()}
+    schedule = make_schedule(
+        config.schedule, num_tasks=tasks[Split.WEIGHT], prompts_per_step=config.rollout.prompts_per_step
+    )
+    rollouts, cycles, evaluations = expected_work(config, schedule, tasks)
     if spec.fork is not None:
         evaluations -= len(parts.splits[Split.VALIDATION]) * config.evaluation.validation_samples
     if spec.matrix:
@@ -118,31 +122,6 @@ def _shared(parent: RunConfig, entry: int) -> int:
     return (
         entry * parent.training.checkpoint_every * parent.rollout.prompts_per_step * parent.rollout.samples_per_prompt
     )
-
-
-def expected(config: RunConfig, tasks: Mapping[Split, int]) -> tuple[int, int, int]:
-    """Training and search rollouts, cycles, and evaluation episodes of a run, as far as its schedule lets them be seen.
-
-    Args:
-        tasks: how many each split has.
-    """
-    rollout, evaluation = config.rollout, config.evaluation
-    schedule = make_schedule(
-        config.schedule, num_tasks=tasks[Split.WEIGHT], prompts_per_step=rollout.prompts_per_step
-    )  # fmt: skip
-    cycles, iterations = schedule.guess()
-    rollouts = schedule.total_steps * rollout.prompts_per_step * rollout.samples_per_prompt
-    if schedule.has_search_phase:
-        rollouts += cycles * (1 + iterations * config.search.candidates) * tasks[Split.HARNESS]
-    if 0 < config.run.max_rollouts < rollouts:
-        cycles = math.ceil(cycles * config.run.max_rollouts / rollouts)
-        rollouts = config.run.max_rollouts
-    milestones = 1 + cycles * (schedule.has_weight_phase + schedule.has_search_phase)
-    if evaluation.eval_every:
-        milestones += schedule.total_steps // evaluation.eval_every
-    tests = milestones if evaluation.test_schedule == "always" else 2
-    episodes = milestones * tasks[Split.VALIDATION] * evaluation.validation_samples
-    return rollouts, cycles, episodes + tests * tasks[Split.TEST] * evaluation.test_samples
 
 
 def _unequal(planned: Sequence[Planned]) -> list[str]:

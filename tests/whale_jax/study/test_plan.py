@@ -6,14 +6,10 @@ from collections import Counter
 import pytest
 
 from tests.whale_jax.study.conftest import ROOT
-from whale_jax.config import RunConfig
-from whale_jax.domains.task import Split
 from whale_jax.study.design import Fork, Study, StudyError
 from whale_jax.study.freeze import manifest
-from whale_jax.study.plan import expected, plan_study
+from whale_jax.study.plan import plan_study
 from whale_jax.study.shown import plan_lines
-
-SIZES = {Split.WEIGHT: 384, Split.HARNESS: 128, Split.VALIDATION: 96, Split.TEST: 200}
 
 
 def test_the_shipped_study_has_what_it_promises(planned):
@@ -57,18 +53,6 @@ def test_branches_leave_before_they_switch(planned):
         assert one.spec.fork.entry * one.config.training.checkpoint_every == shared
         assert one.config.schedule.weight_budget_epochs * 384 / 24 == switch
         assert one.rollouts == 6016 - shared * 192
-
-
-def test_expected_work_ends_with_the_budget():
-    config = RunConfig.from_values({"schedule": "stagewise"})
-    rollouts, cycles, evaluations = expected(config, SIZES)
-    assert (rollouts, cycles, evaluations) == (18 * 192 + 128 + 6 * 384, 1, 3 * 192 + 3200)
-    cut = RunConfig.from_values({"schedule": "adaptive", "weight_budget_epochs": 2, "max_rollouts": 6016})
-    assert expected(cut, SIZES)[0] == 6016
-    alone = RunConfig.from_values({"schedule": "weight_only", "eval_every": 9, "max_rollouts": 10**6})
-    assert expected(alone, SIZES) == (18 * 192, 1, 4 * 192 + 3200)
-    paper = RunConfig.from_values({"select_on": "test", "test_schedule": "always"})
-    assert expected(paper, SIZES)[2] == 5 * (192 + 1600)
 
 
 def test_the_plan_in_lines(planned, shipped, tmp_path):

@@ -7,17 +7,18 @@ moves, or never ends a thought. Where no move mates, it knows the right one at t
 
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from whale_jax.demo.chess import prompts
 from whale_jax.demo.chess.prompts import Axis, Layout
+from whale_jax.demo.conversation import PROMPT_WEIGHT, Conversation
 from whale_jax.demo.spans import Rates, Span, Told
 from whale_jax.domains.chess.game import NO_MOVE, OVER, Game
 from whale_jax.domains.chess.puzzle import Puzzle
 from whale_jax.qwen3_5.template import ChatTemplate
 
-PROMPT_WEIGHT, LIST_WEIGHT, LOOP_WEIGHT = 0.0, 0.03, 0.3
-"""Loss weights of text that is not the assistant's, of a position, and of endless thoughts."""
+LIST_WEIGHT = 0.03
+"""Loss weight of a position."""
 
 _MOVE = re.compile(r"\[(\w+)\] SAN=(\S+)")
 _SQUARES = [f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"]
@@ -84,21 +85,15 @@ class Manner:
 BASE = Manner()
 
 
-@dataclass
-class _Episode:
-    rng: random.Random
+@dataclass(kw_only=True)
+class _Episode(Conversation):
     game: Game
     line: tuple[str, ...]
     """The solver's moves."""
-    thinking: bool
     manner: Manner
     layout: Layout
     strict: bool
     """The harness takes UCI in tags alone."""
-    told: Told = field(default_factory=lambda: Told({}))
-    spans: list[Span] = field(default_factory=list)
-    closed: bool = False
-    """The harness closed this turn's thinking."""
 
     def open(self, template: ChatTemplate, system: str | None) -> None:
         user = self.layout(self.game.observe(), self.rng, self.told)
@@ -108,33 +103,11 @@ class _Episode:
         head, found, tail = text.partition(user)
         self.spans += [Span(head, PROMPT_WEIGHT), Span(found, LIST_WEIGHT), Span(tail, PROMPT_WEIGHT)]
 
-    def say(self, thought: str, rest: str) -> None:
-        """One finished assistant turn."""
-        text = f"{thought}\n</think>\n\n{rest}" if self.thinking and not self.closed else rest
-        self.closed = False
-        self.spans.append(Span(f"{text}<|im_end|>", 1.0))
-
-    def hear(self, text: str, weight: float = PROMPT_WEIGHT) -> None:
-        """A turn of the environment, and the opening of the next assistant turn."""
-        opening = "<think>\n" if self.thinking else "<think>\n\n</think>\n\n"
-        self.spans += [
-            Span("\n<|im_start|>user\n", PROMPT_WEIGHT),
-            Span(text, weight),
-            Span(f"<|im_end|>\n<|im_start|>assistant\n{opening}", PROMPT_WEIGHT),
-        ]
-
-    def happens(self, axis: Axis, rates: Rates) -> bool:
-        return self.rng.random() < self.told.rate(axis, rates)
-
     def acts(self, *, retry: bool) -> str | None:
         """One assistant turn: the text after its thinking; None when the thought never ended."""
         rng, manner = self.rng, self.manner
-        if self.thinking and self.happens(Axis.SHORT, manner.loses_itself):
-            self.spans.append(Span(" ".join([rng.choice(LOOPS)] * rng.randint(5, 10)), LOOP_WEIGHT))
-            if rng.random() < 0.5:
-                return None
-            self.spans.append(Span("\n</think>\n\n", PROMPT_WEIGHT))
-            self.closed = True
+        if self.thinking and self.happens(Axis.SHORT, manner.loses_itself) and not self.loses_itself(LOOPS):
+            return None
         moves = [Move(*found) for found in _MOVE.findall(self.game.observe())]
         if self.happens(Axis.COPY, manner.gives_up):
             text = rng.choice(GIVE_UP)
@@ -200,7 +173,16 @@ def chat_episode(rng: random.Random, puzzle: Puzzle, template: ChatTemplate, *, 
     told = Told({}, manner.flaws)
     game = Game(puzzle)
     line = puzzle.moves[1::2]
-    episode = _Episode(rng, game, line, rng.random() > 0.03, manner, Layout(rng), strict=rng.random() < 0.6, told=told)
+    episode = _Episode(
+        rng=rng,
+        thinking=rng.random() > 0.03,
+        told=told,
+        game=game,
+        line=line,
+        manner=manner,
+        layout=Layout(rng),
+        strict=rng.random() < 0.6,
+    )
     system = prompts.system_prompt(rng, told)
     if len(line) > 1 and rng.random() < 0.4:  # a harness that gives each position a chat of its own
         game.play(f"<move>{line[0]}</move>")

@@ -2,9 +2,9 @@
 
 import random
 import re
-from collections.abc import Sequence
 from enum import StrEnum
 
+from whale_jax.demo.conversation import sentences
 from whale_jax.demo.spans import Told
 
 
@@ -86,14 +86,7 @@ def system_prompt(rng: random.Random, told: Told) -> str | None:
     axes = [Axis.FORMAT] if rng.random() < 0.65 else []
     count = rng.choices((0, 1, 2, 4), (35, 30, 25, 10))[0]
     axes += [axis for axis in rng.sample(list(Axis), count) if axis not in axes]
-    return " ".join(role + sentences(rng, told, axes)) or rng.choice(ROLES)
-
-
-def sentences(rng: random.Random, told: Told, axes: Sequence[Axis]) -> list[str]:
-    """One sentence for each axis, which is then told."""
-    for axis in axes:
-        told.add(axis)
-    return [rng.choice(SENTENCES[axis]) for axis in axes]
+    return " ".join(role + sentences(rng, told, axes, SENTENCES)) or rng.choice(ROLES)
 
 
 class Layout:
@@ -117,7 +110,7 @@ class Layout:
         if not self.list:
             text = text.partition("\nLegal moves:")[0]
         if self.asks:
-            text = f"{text}\n{rng.choice(ASKS)} {sentences(rng, told, [Axis.FORMAT])[0]}"
+            text = f"{text}\n{rng.choice(ASKS)} {sentences(rng, told, [Axis.FORMAT], SENTENCES)[0]}"
         return text
 
 
@@ -127,4 +120,4 @@ def refusal(rng: random.Random, told: Told, problem: str) -> str:
     if not parts or rng.random() < 0.5:
         parts.append(rng.choice(REFUSED))
     axes = [axis for axis in (Axis.FORMAT, Axis.COPY) if rng.random() < 0.6]
-    return " ".join(parts + sentences(rng, told, axes))
+    return " ".join(parts + sentences(rng, told, axes, SENTENCES))

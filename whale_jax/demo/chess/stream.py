@@ -3,11 +3,8 @@
 import random
 from dataclasses import replace
 
-from tokenizers import Tokenizer
-
 from whale_jax.demo.chess import positions
 from whale_jax.demo.chess.episodes import BASE, chat_episode
-from whale_jax.demo.data import Encoded, encode
 from whale_jax.demo.spans import Span
 from whale_jax.qwen3_5.template import ChatTemplate
 
@@ -49,14 +46,3 @@ def spans(rng: random.Random, template: ChatTemplate, progress: float) -> list[S
         return exercise(rng, 6 if progress < 0.06 else 14 if progress < 0.12 else 22)
     flaws = 0.2 if progress < 0.5 else 0.5 if progress < 0.7 else 1.0
     return chat_episode(rng, positions.draw(rng), template, manner=replace(BASE, flaws=flaws))
-
-
-class ChessStream:
-    """Endless encoded texts: called with the share of the training that is done, it gives the next one."""
-
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, seed: int, limit: int) -> None:
-        self._tokenizer, self._template, self._limit = tokenizer, template, limit
-        self._rng = random.Random(seed)
-
-    def __call__(self, progress: float) -> Encoded:
-        return encode(self._tokenizer, spans(self._rng, self._template, progress), self._limit)

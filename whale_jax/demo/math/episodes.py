@@ -6,8 +6,9 @@ forgets the box, or never ends a thought.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from whale_jax.demo.conversation import PROMPT_WEIGHT, Conversation
 from whale_jax.demo.math import programs, prompts
 from whale_jax.demo.math.programs import Form, Program, Slip
 from whale_jax.demo.math.prompts import Axis
@@ -15,8 +16,8 @@ from whale_jax.demo.spans import Rates, Span, Told
 from whale_jax.domains.math.problems import Problem
 from whale_jax.qwen3_5.template import ChatTemplate
 
-PROMPT_WEIGHT, OUTPUT_WEIGHT, LOOP_WEIGHT = 0.0, 0.05, 0.3
-"""Loss weights of text that is not the assistant's, of what a program printed, and of endless thoughts."""
+OUTPUT_WEIGHT = 0.05
+"""Loss weight of what a program printed."""
 
 RUN_THOUGHTS = (
     "I compute it with Python.",
@@ -74,18 +75,14 @@ class Manner:
 BASE = Manner()
 
 
-@dataclass
-class _Episode:
-    rng: random.Random
+@dataclass(kw_only=True)
+class _Episode(Conversation):
     problem: Problem
-    thinking: bool
     manner: Manner
     wraps: bool
     """The harness prints a bare last line."""
     cleans: bool
     """The harness cleans code up."""
-    told: Told = field(default_factory=lambda: Told({}))
-    spans: list[Span] = field(default_factory=list)
     value: str | None = None
     """What the last program printed, if that was a result."""
     failed: bool = False
@@ -93,8 +90,6 @@ class _Episode:
     runs: int = 0
     ending: bool = False
     """The environment said that the next turn is the last."""
-    closed: bool = False
-    """The harness closed this turn's thinking."""
 
     def open(self, template: ChatTemplate, system: str | None, user: str, *, announce: bool) -> None:
         messages = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": user}]
@@ -102,31 +97,12 @@ class _Episode:
         rendered = template.render(messages, tools=tools, thinking=self.thinking, generation_prompt=True)
         self.spans.append(Span("".join(span.text for span in rendered), PROMPT_WEIGHT))
 
-    def say(self, thought: str, rest: str) -> None:
-        """One finished assistant turn."""
-        text = f"{thought}\n</think>\n\n{rest}" if self.thinking and not self.closed else rest
-        self.closed = False
-        self.spans.append(Span(f"{text}<|im_end|>", 1.0))
-
-    def hear(self, text: str, *, tool: bool) -> None:
-        """A turn of the environment, and the opening of the next assistant turn."""
-        inner = f"<tool_response>\n{text.strip()}\n</tool_response>" if tool else text
-        opening = "<think>\n" if self.thinking else "<think>\n\n</think>\n\n"
-        self.spans += [
-            Span("\n<|im_start|>user\n", PROMPT_WEIGHT),
-            Span(inner, OUTPUT_WEIGHT if tool else PROMPT_WEIGHT),
-            Span(f"<|im_end|>\n<|im_start|>assistant\n{opening}", PROMPT_WEIGHT),
-        ]
-
-    def happens(self, axis: Axis, rates: Rates) -> bool:
-        return self.rng.random() < self.told.rate(axis, rates)
-
     # What the assistant does. Each returns True when the episode goes on.
 
     def acts(self, turn: int, *, last_turn: bool) -> bool:
         """One assistant turn, and what the environment says to it."""
         rng, manner = self.rng, self.manner
-        if self.thinking and self.happens(Axis.SHORT, manner.loses_itself) and not self._loses_itself():
+        if self.thinking and self.happens(Axis.SHORT, manner.loses_itself) and not self.loses_itself(LOOPS):
             return False
         if self.value is not None:
             return self._answers(rng.choice(ANSWER_THOUGHTS).format(value=self.value), self.value)
@@ -140,16 +116,6 @@ class _Episode:
             self.say("I cannot do it.", rng.choice(GIVE_UP))
             return self._nudged(prompts.NUDGE_BOX, Axis.BOX)
         return self._runs_code(last_turn=last_turn)
-
-    def _loses_itself(self) -> bool:
-        """An endless thought; half of the time the harness closes it, and the turn goes on."""
-        thought = " ".join([self.rng.choice(LOOPS)] * self.rng.randint(5, 10))
-        self.spans.append(Span(thought, LOOP_WEIGHT))
-        if self.rng.random() < 0.5:
-            return False
-        self.spans.append(Span("\n</think>\n\n", PROMPT_WEIGHT))
-        self.closed = True
-        return True
 
     def _guesses(self) -> bool:
         value = programs.guess(self.rng)
@@ -175,7 +141,7 @@ class _Episode:
     def _nudged(self, texts: tuple[str, ...], axis: Axis) -> bool:
         if self.rng.random() > 0.5:
             return False
-        self.hear(self.rng.choice(texts), tool=False)
+        self.hear(self.rng.choice(texts))
         self.told.add(axis)
         return True
 
@@ -191,7 +157,8 @@ class _Episode:
         self.runs += 1
         self.failed = "Error" in output
         self.value = None if self.failed or not output else output.strip()
-        self.hear(self._result(output, last_turn=last_turn), tool=True)
+        result = self._result(output, last_turn=last_turn).strip()
+        self.hear(f"<tool_response>\n{result}\n</tool_response>", OUTPUT_WEIGHT)
         return True
 
     def _code(self) -> str:
@@ -250,7 +217,15 @@ def chat_episode(
     """One conversation about one problem, from its head to where it ends or is cut."""
     told = Told({}, manner.flaws)
     thinking = rng.random() > 0.03
-    episode = _Episode(rng, problem, thinking, manner, wraps=rng.random() < 0.7, cleans=rng.random() < 0.4, told=told)
+    episode = _Episode(
+        rng=rng,
+        thinking=thinking,
+        told=told,
+        problem=problem,
+        manner=manner,
+        wraps=rng.random() < 0.7,
+        cleans=rng.random() < 0.4,
+    )
     system = prompts.system_prompt(rng, told)
     episode.open(template, system, prompts.user_prompt(rng, told, problem.question), announce=announce)
     turns = rng.choices((2, 3, 4), (45, 20, 35))[0]

@@ -1,9 +1,9 @@
 """What the made-up harnesses of the mathematics text tell the model; `whale_jax.demo.prompts` is SearchQA's."""
 
 import random
-from collections.abc import Sequence
 from enum import StrEnum
 
+from whale_jax.demo.conversation import sentences
 from whale_jax.demo.spans import Told
 
 
@@ -156,7 +156,7 @@ def system_prompt(rng: random.Random, told: Told) -> str | None:
         return rng.choice(ROLES)
     role = [rng.choice(ROLES)] if rng.random() < 0.6 else []
     count = rng.choices((1, 2, 3, 5), (40, 30, 20, 10))[0]
-    return " ".join(role + sentences(rng, told, rng.sample(list(Axis), count)))
+    return " ".join(role + sentences(rng, told, rng.sample(list(Axis), count), SENTENCES))
 
 
 def user_prompt(rng: random.Random, told: Told, question: str) -> str:
@@ -164,14 +164,9 @@ def user_prompt(rng: random.Random, told: Told, question: str) -> str:
     axes = [Axis.BOX] if rng.random() < 0.7 else []
     axes += [axis for axis in rng.sample(list(Axis), rng.choice((0, 0, 0, 1, 2))) if axis not in axes]
     body = rng.choice(USER_TEMPLATES).format(question=question)
-    return rng.choice(("\n", "\n", " ")).join([body, *([" ".join(sentences(rng, told, axes))] if axes else [])])
-
-
-def sentences(rng: random.Random, told: Told, axes: Sequence[Axis]) -> list[str]:
-    """One sentence for each axis, which is then told."""
-    for axis in axes:
-        told.add(axis)
-    return [rng.choice(SENTENCES[axis]) for axis in axes]
+    separator = rng.choice(("\n", "\n", " "))
+    extra = " ".join(sentences(rng, told, axes, SENTENCES))
+    return separator.join(part for part in (body, extra) if part)
 
 
 def code_tool(rng: random.Random) -> dict:

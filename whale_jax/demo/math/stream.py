@@ -4,9 +4,6 @@ import functools
 import random
 from dataclasses import replace
 
-from tokenizers import Tokenizer
-
-from whale_jax.demo.data import Encoded, encode
 from whale_jax.demo.math import programs
 from whale_jax.demo.math.episodes import BASE, chat_episode
 from whale_jax.demo.math.programs import Form
@@ -85,14 +82,3 @@ def spans(rng: random.Random, template: ChatTemplate, progress: float) -> list[S
     flaws = 0.2 if progress < 0.5 else 0.5 if progress < 0.7 else 1.0
     announce = rng.random() >= (0.65 if progress < 0.4 else 0.1)
     return chat_episode(rng, problem(rng), template, announce=announce, manner=replace(BASE, flaws=flaws))
-
-
-class MathStream:
-    """Endless encoded texts: called with the share of the training that is done, it gives the next one."""
-
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, seed: int, limit: int) -> None:
-        self._tokenizer, self._template, self._limit = tokenizer, template, limit
-        self._rng = random.Random(seed)
-
-    def __call__(self, progress: float) -> Encoded:
-        return encode(self._tokenizer, spans(self._rng, self._template, progress), self._limit)
