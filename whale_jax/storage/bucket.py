@@ -1,11 +1,18 @@
 """The objects under one prefix of a bucket, and what can go wrong with them."""
 
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from whale_jax.config import ConfigError
 from whale_jax.storage.url import BucketUrl
+
+AT_ONCE = 8
+"""Requests in flight."""
+T = TypeVar("T")
 
 
 class BucketError(RuntimeError):
@@ -84,6 +91,22 @@ class Bucket(Protocol):
     def close(self) -> None:
         """Closes the connections."""
         ...
+
+
+def each(function: Callable[[T], object], items: Iterable[T]) -> None:
+    """Calls `function` on each, several at once. Raises what the first that fails raises."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(function, items):
+            pass
+
+
+def bring(bucket: Bucket, stored: Stored, path: Path) -> None:
+    """Makes a file equal to an object, unless it is; whole or not at all. Raises as `Bucket.fetch`."""
+    if not bucket.same(stored, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.fetched")
+        bucket.fetch(stored, temporary)
+        os.replace(temporary, path)
 
 
 def open_bucket(url: BucketUrl, *, seconds: float) -> Bucket:

@@ -14,19 +14,16 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from whale_jax.config import ConfigError
 from whale_jax.journal import write_once
-from whale_jax.storage.bucket import Bucket, BucketError, Conflict, Stored
+from whale_jax.storage.bucket import Bucket, BucketError, Conflict, Stored, bring, each
 from whale_jax.storage.lease import Lease, RunLost
 from whale_jax.storage.url import is_path
 
-AT_ONCE = 8
-"""Requests in flight."""
 READS = 5
 """Tries to read a run that goes on while it is read."""
 _CHECKPOINTS = ("checkpoints", "unfinished")
@@ -117,17 +114,11 @@ class BucketHome:
             self._fetch(one for name, one in stored.items() if name in missing)
 
     def _fetch(self, wanted: Iterable[Stored]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for _ in pool.map(self._fetch_one, list(wanted)):
-                pass
+        each(self._fetch_one, list(wanted))
 
     def _fetch_one(self, stored: Stored) -> None:
         path = self.directory / stored.name
-        if not self._bucket.same(stored, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.fetched")
-            self._bucket.fetch(stored, temporary)
-            os.replace(temporary, path)
+        bring(self._bucket, stored, path)
         with self._guard:
             self._known[stored.name] = _Same(stored.generation, _identity(path))
 
@@ -169,10 +160,9 @@ class BucketHome:
         by_rank: dict[int, list[str]] = {}
         for name in new:
             by_rank.setdefault(_rank(name), []).append(name)
-        with self._or_lost(), ThreadPoolExecutor(AT_ONCE) as pool:
+        with self._or_lost():
             for _, names in sorted(by_rank.items()):
-                for _ in pool.map(lambda name: self._send(name, new[name]), names):
-                    pass
+                each(lambda name: self._send(name, new[name]), names)
 
     def commit(self, path: Path, data: bytes) -> None:
         """Creates a journal entry in the bucket, then here.

@@ -1,13 +1,13 @@
 """Inputs of a run that lie in a bucket: folders and files, fetched once and compared with the bucket at every start."""
 
+import contextlib
 import fcntl
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 from whale_jax.config import ConfigError
-from whale_jax.storage.bucket import Bucket, BucketError, BucketUnreachable, Stored, open_bucket
-from whale_jax.storage.bucket_home import AT_ONCE
+from whale_jax.storage.bucket import Bucket, BucketError, BucketUnreachable, bring, each, open_bucket
 from whale_jax.storage.places import copy_of
 from whale_jax.storage.url import BucketUrl, in_bucket, is_path, parse
 
@@ -29,15 +29,8 @@ def local_folder(flag: str, path: str | os.PathLike[str], work_dir: str | None =
     if not in_bucket(path):
         return Path(path)
     url = parse(flag, os.fspath(path))
-    bucket = open_bucket(url, seconds=SECONDS)
-    try:
+    with _opened(flag, os.fspath(path), url) as bucket:
         return _fetched(flag, bucket, copy_of(url, work_dir, "inputs"))
-    except BucketUnreachable:
-        raise
-    except BucketError as error:
-        raise ConfigError(f"--{flag}={path}: {error}") from error
-    finally:
-        bucket.close()
 
 
 def local_file(flag: str, path: str, work_dir: str | None = None) -> Path:
@@ -46,15 +39,8 @@ def local_file(flag: str, path: str, work_dir: str | None = None) -> Path:
         return Path(path)
     url = parse(flag, path)
     folder, _, name = url.prefix.rpartition("/")
-    bucket = open_bucket(BucketUrl(url.bucket, folder), seconds=SECONDS)
-    try:
+    with _opened(flag, path, BucketUrl(url.bucket, folder)) as bucket:
         found = bucket.read(name)
-    except BucketUnreachable:
-        raise
-    except BucketError as error:
-        raise ConfigError(f"--{flag}={path}: {error}") from error
-    finally:
-        bucket.close()
     if found is None:
         raise ConfigError(f"--{flag}={path}: there is no such object")
     copy = copy_of(url, work_dir, "inputs") / name
@@ -63,6 +49,20 @@ def local_file(flag: str, path: str, work_dir: str | None = None) -> Path:
     temporary.write_bytes(found[0])
     os.replace(temporary, copy)
     return copy
+
+
+@contextlib.contextmanager
+def _opened(flag: str, path: str, url: BucketUrl) -> Iterator[Bucket]:
+    """A bucket; what is wrong with it is wrong with the setting, unless it cannot be reached."""
+    bucket = open_bucket(url, seconds=SECONDS)
+    try:
+        yield bucket
+    except BucketUnreachable:
+        raise
+    except BucketError as error:
+        raise ConfigError(f"--{flag}={path}: {error}") from error
+    finally:
+        bucket.close()
 
 
 def _fetched(flag: str, bucket: Bucket, copy: Path) -> Path:
@@ -77,15 +77,5 @@ def _fetched(flag: str, bucket: Bucket, copy: Path) -> Path:
         for path in copy.rglob("*"):
             if path.is_file() and path.relative_to(copy).as_posix() not in stored:
                 path.unlink()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for _ in pool.map(lambda one: _fetch(bucket, one, copy / one.name), stored.values()):
-                pass
+        each(lambda one: bring(bucket, one, copy / one.name), stored.values())
     return copy
-
-
-def _fetch(bucket: Bucket, stored: Stored, path: Path) -> None:
-    if not bucket.same(stored, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.fetched")
-        bucket.fetch(stored, temporary)
-        os.replace(temporary, path)

@@ -3,11 +3,9 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from whale_jax.storage.bucket import open_bucket
-from whale_jax.storage.bucket_home import AT_ONCE
+from whale_jax.storage.bucket import each, open_bucket
 from whale_jax.storage.inputs import SECONDS
 from whale_jax.storage.places import copies
 from whale_jax.storage.url import in_bucket, parse
@@ -40,10 +38,7 @@ def folder_for(flag: str, path: str) -> Iterator[Path]:
             folder = Path(name) / "folder"
             yield folder
             files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / _LAST]
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                send = lambda file: bucket.write(file.relative_to(folder).as_posix(), file, generation=0)  # noqa: E731
-                for _ in pool.map(send, files):
-                    pass
-            send(folder / _LAST)
+            each(lambda file: bucket.write(file.relative_to(folder).as_posix(), file, generation=0), files)
+            bucket.write(_LAST, folder / _LAST, generation=0)
     finally:
         bucket.close()
