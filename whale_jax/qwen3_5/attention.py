@@ -12,7 +12,7 @@ from jax import Array
 
 from whale_jax.qwen3_5.blockwise import MASKED, blockwise_attention
 from whale_jax.qwen3_5.config import Qwen35Config
-from whale_jax.qwen3_5.layers import rms_norm, rotate
+from whale_jax.qwen3_5.layers import product, rms_norm, rotate
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 8
 """Queries handled together: few enough for their scores to stay in a core's cache, and the unrolled code short."""
@@ -29,9 +29,9 @@ def project(
     The checkpoint's q_proj holds query and gate interleaved per head: [head, (query, gate), feature].
     """
     batch, length, _ = x_BxTxD.shape
-    q_and_gate = (x_BxTxD @ params["q"]).reshape(batch, length, config.num_heads, 2, config.head_dim)
-    k = (x_BxTxD @ params["k"]).reshape(batch, length, config.num_kv_heads, config.head_dim)
-    v = (x_BxTxD @ params["v"]).reshape(batch, length, config.num_kv_heads, config.head_dim)
+    q_and_gate = product(x_BxTxD, params["q"]).reshape(batch, length, config.num_heads, 2, config.head_dim)
+    k = product(x_BxTxD, params["k"]).reshape(batch, length, config.num_kv_heads, config.head_dim)
+    v = product(x_BxTxD, params["v"]).reshape(batch, length, config.num_kv_heads, config.head_dim)
     q = rotate(rms_norm(q_and_gate[:, :, :, 0], params["q_norm"], config.rms_eps), cos, sin)
     k = rotate(rms_norm(k, params["k_norm"], config.rms_eps), cos, sin)
     return q, k, v, q_and_gate[:, :, :, 1].reshape(batch, length, -1)
@@ -40,7 +40,7 @@ def project(
 def gated_output(params: dict[str, Array], attended: Array, gate: Array) -> Array:
     """(attended * sigmoid(gate)), in fp32, through o_proj; `attended` is fp32 [..., N, H]."""
     gated = attended.reshape(gate.shape) * jax.nn.sigmoid(gate.astype(jnp.float32))
-    return gated.astype(gate.dtype) @ params["o"]
+    return product(gated.astype(gate.dtype), params["o"])
 
 
 def attend(q_BxTxNxH: Array, k_BxKxKhxH: Array, v_BxKxKhxH: Array, visible_BxTxK: Array) -> Array:

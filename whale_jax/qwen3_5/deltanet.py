@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.qwen3_5.delta_rule import DeltaRule, RecurrentRule, chunked_delta_rule, recurrent_delta_rule
-from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm
+from whale_jax.qwen3_5.layers import gated_rms_norm, l2_norm, product
 from whale_jax.qwen3_5.sharding import TENSOR, over_heads
 
 BLOCK = 1024
@@ -87,12 +87,12 @@ def _layer(
     rule: DeltaRule,
 ) -> tuple[Array, Array, Array]:
     """The layer over positions that are handled together: output, the window followed by the conv inputs, state."""
-    mixed_BxTxQ = x_BxTxD @ params["qkv"]
+    mixed_BxTxQ = product(x_BxTxD, params["qkv"])
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxTxQ.dtype), mixed_BxTxQ], axis=1)
     q, k, v = _split_heads(config, _causal_conv(padded, params["conv"], visible_taps))
     g, beta = _valid_gates(params, x_BxTxD, rows)
     o, state = rule(q, k, v, g, beta, rows.reset_BxT, state)
-    return _gated(config, params, x_BxTxD @ params["z"], o) @ params["out"], padded, state
+    return product(_gated(config, params, product(x_BxTxD, params["z"]), o), params["out"]), padded, state
 
 
 def _in_blocks(

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from whale_jax.qwen3_5.layers import product
+
 LONGEST_AT_ONCE = 1024
 """Positions of a row whose inner arrays may exist together."""
 
@@ -46,7 +48,7 @@ class _Weights(NamedTuple):
 
 
 def _swiglu(weights: _Weights, x: Array) -> Array:
-    return (jax.nn.silu(x @ weights.gate) * (x @ weights.up)) @ weights.down
+    return product(jax.nn.silu(product(x, weights.gate)) * product(x, weights.up), weights.down)
 
 
 @jax.custom_vjp

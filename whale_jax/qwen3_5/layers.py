@@ -1,10 +1,19 @@
-"""The small layers: norms and rotary positions."""
+"""The small layers: products with weights, norms and rotary positions."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from whale_jax.qwen3_5.config import Qwen35Config
+
+
+def product(x: Array, weight_DxF: Array) -> Array:
+    """x [..., D] @ weight, as a product of two matrices: [..., F].
+
+    With several axes of rows, the gradient of the weight would contract over all of them, and XLA copies both operands
+    into another order first. On a CPU those copies were a fifth of a training step.
+    """
+    return (x.reshape(-1, x.shape[-1]) @ weight_DxF).reshape(*x.shape[:-1], -1)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:

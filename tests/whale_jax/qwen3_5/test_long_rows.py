@@ -2,15 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend import core
 
+from tests.whale_jax.qwen3_5.equations import equations
 from whale_jax.qwen3_5 import attention, deltanet, feed_forward, model
 from whale_jax.qwen3_5.attention import attend
 from whale_jax.qwen3_5.blockwise import blockwise_attention
@@ -171,16 +170,6 @@ QWEN_2B = Qwen35Config(
     vocab_size=248320, hidden_size=2048, intermediate_size=6144, num_layers=24, num_heads=8, num_kv_heads=2,
     head_dim=256, linear_key_heads=16, linear_value_heads=16, linear_key_dim=128, linear_value_dim=128,
 )  # fmt: skip
-
-
-def equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
-    """Every step of a program, and of the programs inside it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
 
 
 def test_nothing_in_a_training_step_at_32k_tokens_is_square_or_holds_all_logits():
