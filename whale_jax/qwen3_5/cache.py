@@ -1,6 +1,6 @@
 """What a model keeps about the sequences it is extending: one row (slot) per sequence, keys and values in pages."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -24,10 +24,10 @@ class Cache(NamedTuple):
     group g at g P. The order of dimensions is that of JAX's TPU kernel for paged attention."""
     v: Array
     """[Kh, G P, Z, H]"""
-    conv: Array
-    """[G, L, B, W, Q] the last W conv inputs of the linear layers, oldest first."""
-    state: Array
-    """[G, L, B, Hv, Dk, Dv] recurrent state, fp32 whatever the dtype of the rest."""
+    conv: Any
+    """[G, L, B, W, Q] the last W conv inputs of the linear layers, oldest first; or by layer, see `by_layer`."""
+    state: Any
+    """[G, L, B, Hv, Dk, Dv] recurrent state, fp32 whatever the dtype of the rest; or by layer."""
     length: Array
     """[B] int32 positions consumed."""
     pages: Array
@@ -41,12 +41,34 @@ class Cache(NamedTuple):
     @property
     def page_count(self) -> int:
         """P, pages of one group."""
-        return self.k.shape[1] // self.conv.shape[0]
+        groups = len(self.conv) // LINEAR_PER_GROUP if self.is_by_layer else self.conv.shape[0]
+        return self.k.shape[1] // groups
 
     @property
     def room(self) -> int:
         """Positions that a row has places for in its list of pages."""
         return self.pages.shape[1] * self.page_size
+
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether conv windows and states are tuples of one array [B, ...] per linear layer."""
+        return isinstance(self.conv, tuple)
+
+    def by_layer(self) -> "Cache":
+        """The same with conv windows and states by layer, which a program without loops over layers updates in place.
+
+        It goes with parameters by layer (`params.by_layer`).
+        """
+        flat = (array.reshape(-1, *array.shape[2:]) for array in (self.conv, self.state))
+        conv, state = (tuple(array[index] for index in range(len(array))) for array in flat)
+        return self._replace(conv=conv, state=state)
+
+    def stacked(self) -> "Cache":
+        """The inverse of `by_layer`."""
+        conv, state = (
+            jnp.stack(arrays).reshape(-1, LINEAR_PER_GROUP, *arrays[0].shape) for arrays in (self.conv, self.state)
+        )
+        return self._replace(conv=conv, state=state)
 
 
 def init_cache(

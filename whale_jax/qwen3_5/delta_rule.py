@@ -61,10 +61,12 @@ def recurrent_delta_rule(
     """One position. All fp32; state is [B, Hv, Dk, Dv]. Returns o [B, Hv, Dv] and the new state."""
     repeats = v_BxHvxDv.shape[1] // k_BxHkxDk.shape[1]
     q, k = (jnp.repeat(t, repeats, axis=1) for t in (q_BxHkxDk, k_BxHkxDk))
-    state = state * jnp.exp(g_BxHv)[..., None, None]
-    read = jnp.sum(state * k[..., None], axis=-2)
-    state = state + k[..., None] * (beta_BxHv[..., None] * (v_BxHvxDv - read))[..., None, :]
-    return jnp.sum(state * q[..., None], axis=-2), state
+    # Both reads in one pass over the old state: of the new one, S^T q is exp(g) S^T q + (k . q) u.
+    read_k, read_q = jnp.moveaxis(_einsum("bhck,bhkv->bhcv", jnp.stack([k, q], axis=2), state), 2, 0)
+    decay = jnp.exp(g_BxHv)[..., None]
+    u = beta_BxHv[..., None] * (v_BxHvxDv - decay * read_k)
+    o = decay * read_q + jnp.sum(q * k, axis=-1, keepdims=True) * u
+    return o, state * decay[..., None] + k[..., None] * u[..., None, :]
 
 
 def chunked_delta_rule(

@@ -81,7 +81,7 @@ def _layer(
     params: dict[str, Array],
     x_BxTxD: Array,
     rows: Rows,
-    visible_taps: Iterable[Array],
+    visible_taps: Iterable[Array | None],
     window_BxWxQ: Array,
     state: Array,
     rule: DeltaRule,
@@ -158,8 +158,7 @@ def delta_net_step(
     """
     mixed_BxQ = x_BxD @ params["qkv"]
     padded = jnp.concatenate([window_BxWxQ.astype(mixed_BxQ.dtype), mixed_BxQ[:, None]], axis=1)
-    convolved = jax.nn.silu(jnp.sum(padded * params["conv"], axis=1))
-    q, k, v = _split_heads(config, convolved[:, None])
+    q, k, v = _split_heads(config, _causal_conv(padded, params["conv"], [None] * config.conv_window))
     g, beta = _gates(params, x_BxD[:, None])
     o, state = rule(q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], state)
     y = _gated(config, params, x_BxD @ params["z"], o) @ params["out"]
@@ -203,14 +202,19 @@ def _visible_taps(reset_BxT: Array, window: int) -> Iterator[Array]:
         yield inside_BxT
 
 
-def _causal_conv(padded: Array, kernel_WxQ: Array, visible_taps: Iterable[Array]) -> Array:
-    """Depthwise causal convolution and silu. `padded` is the carried window followed by the rows: [B, W + T, Q]."""
+def _causal_conv(padded: Array, kernel_WxQ: Array, visible_taps: Iterable[Array | None]) -> Array:
+    """Depthwise causal convolution and silu. `padded` is the carried window followed by the rows: [B, W + T, Q].
+
+    A tap that is None is visible everywhere.
+    """
     taps = kernel_WxQ.shape[0]
     length = padded.shape[1] - taps + 1
     total = padded[:, taps - 1 :] * kernel_WxQ[-1]
     for back, visible_BxT in enumerate(visible_taps, 1):
         earlier = padded[:, taps - 1 - back : taps - 1 - back + length]
-        total = total + jnp.where(visible_BxT[..., None], earlier, 0) * kernel_WxQ[taps - 1 - back]
+        if visible_BxT is not None:
+            earlier = jnp.where(visible_BxT[..., None], earlier, 0)
+        total = total + earlier * kernel_WxQ[taps - 1 - back]
     return jax.nn.silu(total)
 
 

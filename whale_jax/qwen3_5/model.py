@@ -17,7 +17,7 @@ from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step, recurren
 from whale_jax.qwen3_5.feed_forward import feed_forward
 from whale_jax.qwen3_5.layers import rms_norm, rotary_angles
 from whale_jax.qwen3_5.paged import attend_pages, pages_of, write_pages
-from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params
+from whale_jax.qwen3_5.params import Params, Qwen35, by_layer, cast_params, init_params, is_by_layer
 from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
 from whale_jax.qwen3_5.sharding import Placement
 
@@ -26,12 +26,14 @@ __all__ = [
     "Params",
     "Qwen35",
     "Remat",
+    "by_layer",
     "cast_params",
     "decode",
     "extend",
     "forward",
     "init_cache",
     "init_params",
+    "is_by_layer",
     "unembed",
 ]
 
@@ -106,6 +108,8 @@ def forward(
 
 def unembed(config: Qwen35Config, params: Params, hidden: Array) -> Array:
     """Logits [..., V] in fp32 of hidden states [..., D]. The caller decides for how many positions at a time."""
+    if is_by_layer(params):
+        return jnp.matmul(hidden, params["unembed"].astype(hidden.dtype), preferred_element_type=jnp.float32)
     table = params["embed" if config.tie_embeddings else "lm_head"]
     return jnp.einsum("...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
@@ -149,7 +153,7 @@ def extend(
 
     def attention(layer: dict[str, Array], x: Array, k: Array, v: Array, group: Array) -> tuple[Array, Array, Array]:
         q, new_k, new_v, gate = project(config, layer, x, cos, sin)
-        k, v = write_pages(cache, group, k, v, new_k, new_v, count_B)
+        k, v = write_pages(cache, group, k, v, new_k, new_v, count_B, unroll=is_by_layer(params))
         return gated_output(layer, attend_pages(q, k, v, pages_of(cache, group), last), gate), k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_BxC], cache, linear_layer, attention)
@@ -189,7 +193,7 @@ def decode(
         # The rows as positions of one: their products with a matrix are then plain ones.
         *projected, gate = project(config, layer, x[None], cos, sin)
         q, new_k, new_v = (jnp.swapaxes(each, 0, 1) for each in projected)
-        k, v = write_pages(cache, group, k, v, new_k, new_v, active_B)
+        k, v = write_pages(cache, group, k, v, new_k, new_v, active_B, unroll=is_by_layer(params))
         return gated_output(layer, attend_pages(q, k, v, pages_of(cache, group), last_Bx1), gate[0]), k, v
 
     hidden, cache = _run_groups(config, params, params["embed"][tokens_B], cache, linear_layer, attention)
@@ -208,13 +212,17 @@ def _run_groups(
     linear_layer: Callable[[dict[str, Array], Array, Array, Array, Array], _Linear],
     attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
 ) -> tuple[Array, Cache]:
-    """Walks the layers with a cache. What is kept is carried whole and updated in place, and a layer's parameters are
-    looked up where they are used: as inputs of nested scans, each would be copied once for its group.
+    """Walks the layers with a cache: in loops, or unrolled where parameters and cache are by layer.
+
+    In the loops, what is kept is carried whole and updated in place, and a layer's parameters are looked up where they
+    are used: as inputs of nested scans, each would be copied once for its group.
 
     Args:
         linear_layer: (parameters, layer index, x, conv windows and states of all linear layers) to the last three.
         attention: (parameters, normed x, all k, all v, group index) to (output, all k, all v).
     """
+    if is_by_layer(params):
+        return _run_layers(config, params, x, cache, linear_layer, attention)
     linear = jax.tree.map(_layers_in_a_row, params["linear"])
 
     def layer_of(stacked: dict[str, Array], index: Array) -> dict[str, Array]:
@@ -235,6 +243,28 @@ def _run_groups(
     carry = (x, cache.k, cache.v, _layers_in_a_row(cache.conv), _layers_in_a_row(cache.state))
     x, k, v, conv, state = jax.lax.fori_loop(0, config.num_groups, group, carry)
     kept = cache._replace(k=k, v=v, conv=conv.reshape(cache.conv.shape), state=state.reshape(cache.state.shape))
+    return rms_norm(x, params["final_norm"], config.rms_eps), kept
+
+
+def _run_layers(
+    config: Qwen35Config,
+    params: Params,
+    x: Array,
+    cache: Cache,
+    linear_layer: Callable[[dict[str, Array], Array, Array, Array, Array], _Linear],
+    attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
+) -> tuple[Array, Cache]:
+    """`_run_groups` without loops. Each layer is given its own part of the cache, as the only one of its stack."""
+    k, v, conv, state, only = cache.k, cache.v, list(cache.conv), list(cache.state), jnp.int32(0)
+    for group, full in enumerate(params["full"]):
+        for index in range(group * LINEAR_PER_GROUP, (group + 1) * LINEAR_PER_GROUP):
+            x, new_conv, new_state = linear_layer(
+                params["linear"][index], only, x, conv[index][None], state[index][None]
+            )
+            conv[index], state[index] = new_conv[0], new_state[0]
+        mixed, k, v = attention(full, rms_norm(x, full["input_norm"], config.rms_eps), k, v, jnp.int32(group))
+        x = _add_feed_forward(config, full, x + mixed)
+    kept = cache._replace(k=k, v=v, conv=tuple(conv), state=tuple(state))
     return rms_norm(x, params["final_norm"], config.rms_eps), kept
 
 

@@ -29,7 +29,15 @@ _KERNEL_PAGES = 4
 
 
 def write_pages(
-    cache: Cache, group: Array, k: Array, v: Array, k_BxTxKhxH: Array, v_BxTxKhxH: Array, count_B: Array
+    cache: Cache,
+    group: Array,
+    k: Array,
+    v: Array,
+    k_BxTxKhxH: Array,
+    v_BxTxKhxH: Array,
+    count_B: Array,
+    *,
+    unroll: bool = False,
 ) -> tuple[Array, Array]:
     """All keys and values with the first `count_B[b]` new ones of each row behind its `length`.
 
@@ -39,6 +47,7 @@ def write_pages(
 
     Args:
         k, v: as in `cache`, with what this step has written so far.
+        unroll: no loop over the rows, whose turns cost more on a CPU than the writing.
     """
     batch, width = k_BxTxKhxH.shape[:2]
     tile = _TILE if width == 1 and cache.page_size % _TILE == 0 else cache.page_size
@@ -67,7 +76,7 @@ def write_pages(
 
         return put(pages[0], new_k), put(pages[1], new_v)
 
-    return jax.lax.fori_loop(0, batch * touched, write, (k, v))
+    return jax.lax.fori_loop(0, batch * touched, write, (k, v), unroll=unroll)
 
 
 def pages_of(cache: Cache, group: Array) -> Array:
@@ -101,25 +110,46 @@ def _attend_by_pages(q_BxTxNxH: Array, k: Array, v: Array, index_Bxn: Array, las
     """
     batch, length, heads, size = q_BxTxNxH.shape
     kv_heads, _, block, _ = k.shape
-    q = q_BxTxNxH.reshape(batch, length, kv_heads, heads // kv_heads, size) * size**-0.5
+    repeats = heads // kv_heads
+    # Queries of one key head as the rows of one matrix, [Kh, B, R T, H].
+    q = jnp.transpose(q_BxTxNxH.reshape(batch, length, kv_heads, repeats, size) * size**-0.5, (2, 0, 3, 1, 4))
+    q = q.reshape(kv_heads, batch, repeats * length, size)
+    last = jnp.tile(last_BxT, (1, repeats))[..., None]
+    scores_of = _scores_of_one if length == 1 else _scores
 
     def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         largest, total, attended = carry
         index_B = jax.lax.dynamic_index_in_dim(index_Bxn, number, axis=1, keepdims=False)
         k_block, v_block = (pages.at[:, index_B].get(mode="promise_in_bounds") for pages in (k, v))
-        visible = number * block + jnp.arange(block) <= last_BxT[..., None]
-        scores = jnp.einsum("btgrh,gbkh->bgrtk", q, k_block, preferred_element_type=jnp.float32)
-        scores = jnp.where(visible[:, None, None], scores, MASKED)
+        visible = number * block + jnp.arange(block) <= last
+        scores = jnp.where(visible, scores_of(q, k_block), MASKED)
         new_largest = jnp.maximum(largest, scores.max(axis=-1))
         weights = jnp.exp(scores - new_largest[..., None])
         kept = jnp.exp(largest - new_largest)
-        added = jnp.einsum("bgrtk,gbkh->bgrth", weights.astype(v.dtype), v_block, preferred_element_type=jnp.float32)
+        added = _product(weights.astype(v.dtype), v_block, 2)
         return new_largest, total * kept + weights.sum(axis=-1), attended * kept[..., None] + added
 
-    grid = (batch, kv_heads, heads // kv_heads, length)
+    grid = q.shape[:-1]
     empty = (jnp.full(grid, MASKED), jnp.zeros(grid), jnp.zeros((*grid, size)))
     _, total, attended = jax.lax.fori_loop(0, last_BxT.max() // block + 1, add, empty)
-    return jnp.moveaxis(attended / total[..., None], 3, 1).reshape(batch, length, heads, size)
+    attended = (attended / total[..., None]).reshape(kv_heads, batch, repeats, length, size)
+    return jnp.transpose(attended, (1, 3, 0, 2, 4)).reshape(batch, length, heads, size)
+
+
+def _product(left: Array, right: Array, axis: int) -> Array:
+    """left [Kh, B, M, K] times right, whose `axis` of 4 is K: [Kh, B, M, N] in fp32."""
+    numbers = (((3,), (axis,)), ((0, 1), (0, 1)))
+    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+
+
+def _scores(q: Array, k_block: Array) -> Array:
+    """[Kh, B, M, H] queries and [Kh, B, Z, H] keys to [Kh, B, M, Z]: in this order, since softmax runs along keys."""
+    return _product(q, k_block, 3)
+
+
+def _scores_of_one(q: Array, k_block: Array) -> Array:
+    """`_scores` for few queries: the keys are then the rows of the product."""
+    return jnp.swapaxes(_product(k_block, q, 3), 2, 3)
 
 
 def _attend_on_tpu(q_Bx1xNxH: Array, k: Array, v: Array, index_Bxn: Array, last_Bx1: Array) -> Array:

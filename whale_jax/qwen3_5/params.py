@@ -11,6 +11,10 @@
 Matrices map inputs (rows) to outputs (columns). The stacking over groups is what `jax.lax.scan` runs over, so tracing
 and code do not grow with depth. All functions of this package take the plain dict, because a jitted call flattens it at
 C++ speed; the module's graph is split and merged only where a module is wanted.
+
+*By layer* (`by_layer`), `linear` and `full` are tuples instead, of one dict per layer in order, without leading axes,
+and `unembed` [D, V] is there in place of `lm_head`. The two serving passes take either form: stacked, they loop over
+layers; by layer, they are unrolled.
 """
 
 from typing import Any
@@ -67,7 +71,9 @@ def param_shapes(config: Qwen35Config) -> dict[str, Any]:
     return shapes if c.tie_embeddings else shapes | {"lm_head": (c.vocab_size, hidden)}
 
 
-_MATRICES = frozenset(["embed", "lm_head", "qkv", "z", "b", "a", "out", "q", "k", "v", "o", "gate", "up", "down"])
+_MATRICES = frozenset(
+    ["embed", "lm_head", "unembed", "qkv", "z", "b", "a", "out", "q", "k", "v", "o", "gate", "up", "down"]
+)
 
 
 def is_matrix(name: str) -> bool:
@@ -87,6 +93,26 @@ def cast_params(params: Params, dtype: DTypeLike) -> Params:
         return jnp.asarray(leaf).astype(dtype if is_matrix(path[-1].key) else jnp.float32)
 
     return jax.tree.map_with_path(cast, params)
+
+
+def by_layer(params: Params) -> Params:
+    """Stacked parameters with every layer's own arrays apart: what a CPU serves from.
+
+    XLA's CPU backend copies a layer out of its stack before every product that uses it, and in decoding that takes as
+    long as the products. For few rows, its product with a transposed table takes twice as long as with a plain one.
+    """
+    linear = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), params["linear"])
+    layers = {
+        name: tuple({key: leaf[index] for key, leaf in stack.items()} for index in range(len(stack["gate"])))
+        for name, stack in (("linear", linear), ("full", params["full"]))
+    }
+    table = params.get("lm_head", params["embed"])
+    return {"embed": params["embed"], "final_norm": params["final_norm"], "unembed": table.T, **layers}
+
+
+def is_by_layer(params: Params) -> bool:
+    """Whether parameters are in the form that `by_layer` gives."""
+    return isinstance(params["full"], tuple)
 
 
 def abstract_params(config: Qwen35Config, dtype: DTypeLike = jnp.float32) -> Any:

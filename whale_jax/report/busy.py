@@ -62,7 +62,7 @@ class ClockedEngine(Engine):
 
 class _ClockedResult(ExtendResult):
     def __init__(self, result: ExtendResult, clock: BusyClock) -> None:
-        super().__init__(result._out)
+        super().__init__(result._out, result._places)
         self._clock = clock
 
     def row(self, index: int) -> SampledIds:

@@ -2,8 +2,8 @@
 
 *extend*: R rows take up to C tokens each (prefill, and every later turn); where a row's extension ends, the token that
 follows is sampled. *decode*: every active slot samples up to k tokens, with one host round trip, ending early when no
-slot is active. It is one program over all slots where reading the weights is what costs, on accelerators; on a CPU,
-where each row costs, one over fewer rows that runs as often as the active slots need.
+slot is active. Their rows are computed together where reading the weights is what costs, on accelerators; on a CPU,
+where each row costs, in lots of fewer rows, as many lots as there is work for (`programs`).
 
 Shapes never depend on load, and each row is computed from its own data alone, so a row's result is the same in any slot
 and beside any neighbours. Keys and values lie in pages that slots take from a pool as they grow. The cache is donated
@@ -16,24 +16,25 @@ pages that a slot has places for, M pages moved together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.cache import PAGE
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving import programs
 from whale_jax.serving.driver import Sampling
 from whale_jax.serving.memory import SlotMemory
-from whale_jax.serving.rows import rows_of, update_rows
-from whale_jax.serving.sampling import MAX_STOP_IDS, Controls, is_stop, sample
+from whale_jax.serving.sampling import MAX_STOP_IDS, Controls
 from whale_jax.serving.steps import DecodeRow, ExtendResult, ExtendRow, SampledIds
 from whale_jax.serving.weights import Served, WeightSwap
 
-CPU_DECODE_ROWS = 16
-"""Rows of a decode step on a CPU: fewer cost more each, more are computed in vain when few requests are left."""
+CPU_EXTEND_LOT, CPU_DECODE_LOT = 2, 16
+"""Rows computed together on a CPU: fewer cost more each, more are computed in vain when few requests are left. Those of
+an extend step have many positions each."""
 
 __all__ = ["DecodeRow", "Engine", "ExtendResult", "ExtendRow", "SampledIds"]
 
@@ -52,7 +53,8 @@ class Engine(SlotMemory):
         extend_rows: int = 16,
         extend_chunk: int = 32,
         decode_steps: int = 8,
-        decode_rows: int | None = None,
+        extend_lot: int | None = None,
+        decode_lot: int | None = None,
         max_top_k: int = 20,
         compute_dtype: Any = jnp.float32,
         version: int = 0,
@@ -74,7 +76,8 @@ class Engine(SlotMemory):
           extend_rows: R, rows of one extend step; at most `slots`.
           extend_chunk: C, tokens of one row of an extend step.
           decode_steps: k, tokens per slot and decode step.
-          decode_rows: rows of one run of the decode program; default: all slots, on a CPU `CPU_DECODE_ROWS` at most.
+          extend_lot, decode_lot: rows of an extend or decode step that are computed together; default: all, on a CPU
+            `CPU_EXTEND_LOT` and `CPU_DECODE_LOT` at most.
           max_top_k: the largest `Sampling.top_k` a request may ask for.
           compute_dtype: of activations and of the KV cache.
           version: version of `params`.
@@ -90,13 +93,15 @@ class Engine(SlotMemory):
           ValueError: a size that makes no sense, or too many stop ids.
         """
         device = device or jax.local_devices()[0]
-        if decode_rows is None:
-            decode_rows = CPU_DECODE_ROWS if device.platform == "cpu" else slots
+        on_cpu = device.platform == "cpu"
+        extend_lot = extend_lot if extend_lot is not None else CPU_EXTEND_LOT if on_cpu else extend_rows
+        decode_lot = decode_lot if decode_lot is not None else CPU_DECODE_LOT if on_cpu else slots
         sizes = {
             "slots": slots,
             "extend_rows": extend_rows,
             "decode_steps": decode_steps,
-            "decode_rows": decode_rows,
+            "extend_lot": extend_lot,
+            "decode_lot": decode_lot,
         }
         for name, value in sizes.items():
             if value < 1:
@@ -126,7 +131,8 @@ class Engine(SlotMemory):
             device=device,
         )
         self.extend_rows = min(extend_rows, slots)
-        self.decode_rows = min(decode_rows, slots)
+        self.extend_lot = min(extend_lot, self.extend_rows)
+        self.decode_lot = min(decode_lot, slots)
         self.extend_chunk = extend_chunk
         self.decode_steps = decode_steps
         self.max_top_k = max_top_k
@@ -138,6 +144,7 @@ class Engine(SlotMemory):
         self.token_bytes = token_bytes
         self._swap = WeightSwap([self._device], self._traced)
         self._params = self._swap(params)[0].params
+        self._taken = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
         self._no_hidden = np.zeros(config.hidden_size, jnp.dtype(compute_dtype))
         self._key_Bx2 = np.zeros((slots, 2), np.uint32)
         self._temperature_B = np.zeros(slots, np.float32)
@@ -145,11 +152,17 @@ class Engine(SlotMemory):
         self._top_k_B = np.ones(slots, np.int32)
         self._stop_BxM = np.full((slots, MAX_STOP_IDS), -1, np.int32)
         self._stop_from_B = np.zeros(slots, np.int32)
-        self._extend_step = jax.jit(self._extend, donate_argnums=1)
-        self._decode_step = jax.jit(self._decode, donate_argnums=1)
-        self._first_step = jax.jit(self._first)
-        self._stack_step = jax.jit(self._stack)
-        self._pick_step = jax.jit(self._pick)
+        settings = programs.Settings(config, compute_dtype, max_top_k)
+        self._extend_step = jax.jit(
+            self._counted(partial(programs.extend_step, settings, lot=self.extend_lot)), donate_argnums=1
+        )
+        self._decode_step = jax.jit(
+            self._counted(partial(programs.decode_step, settings, lot=self.decode_lot)), donate_argnums=1
+        )
+        self._cast_step = jax.jit(self._counted(self._cast))
+        self._first_step = jax.jit(self._counted(partial(programs.first_step, settings)))
+        self._stack_step = jax.jit(self._counted(_stack))
+        self._pick_step = jax.jit(self._counted(_pick))
 
     @property
     def vocab_size(self) -> int:
@@ -167,7 +180,6 @@ class Engine(SlotMemory):
         self.first([(0, begun.hidden(0), 1)])
         self.decode([DecodeRow(0, 0, 1)])
         self.exercise()
-        self.set_weights(self._params, self.version)
         self.counters.update(sampled_tokens=0, computed_tokens=0, extended_tokens=0, extend_steps=0, decode_steps=0)
         self._warm = True
 
@@ -180,17 +192,26 @@ class Engine(SlotMemory):
         Raises:
           ValueError: another structure or shape.
         """
-        given = params.params if isinstance(params, Served) else params
+        if isinstance(params, Served):
+            given, served = params.params, self._params
+        else:
+            given, served = params, self._taken
         shapes, dtypes = (
-            [jax.tree.map(lambda leaf, name=name: getattr(leaf, name), tree) for tree in (given, self._params)]
+            [jax.tree.map(lambda leaf, name=name: getattr(leaf, name), tree) for tree in (given, served)]
             for name in ("shape", "dtype")
         )
         if shapes[0] != shapes[1]:
             raise ValueError("Engine.set_weights: structure or shapes differ from the weights being served")
-        if not isinstance(params, Served) or dtypes[0] != dtypes[1]:
+        if isinstance(params, Served) and dtypes[0] != dtypes[1]:
+            given = self._cast_step(given)
+        elif not isinstance(params, Served):
             given = self._swap(given, dtypes[1])[0].params
         self._params = given
         self.version = version
+
+    def _cast(self, params: Any) -> Any:
+        """Parameters in the form being served, in the dtypes being served."""
+        return jax.tree.map(lambda leaf, served: leaf.astype(served.dtype), params, self._params)
 
     def configure(self, slot: int, sampling: Sampling, key: tuple[int, int], *, stop_from: int = 0) -> None:
         """Sets how `slot` samples from now on; before position `stop_from` no stop id is sampled."""
@@ -209,14 +230,17 @@ class Engine(SlotMemory):
           A handle to what the step left at each row's last position, and to the token that follows where it was asked
           for. Reading that waits for the step.
         """
-        tokens_RxC = np.zeros((self.extend_rows, self.extend_chunk), np.int32)
-        count_R = np.zeros(self.extend_rows, np.int32)
-        fresh_R = np.zeros(self.extend_rows, np.bool_)
-        slot_R = self._rows_and_fillers([row.slot for row in rows], self.extend_rows)
-        for index, row in enumerate(rows):
-            tokens_RxC[index, : len(row.ids)] = row.ids
-            count_R[index] = len(row.ids)
-            fresh_R[index] = row.fresh
+        count = self._padded_rows(self.extend_rows, self.extend_lot)
+        tokens_RxC = np.zeros((count, self.extend_chunk), np.int32)
+        count_R = np.zeros(count, np.int32)
+        fresh_R = np.zeros(count, np.bool_)
+        ordered = self._by_pages(rows)
+        slot_R = self._rows_and_fillers([rows[index].slot for index in ordered], count)
+        for place, index in enumerate(ordered):
+            row = rows[index]
+            tokens_RxC[place, : len(row.ids)] = row.ids
+            count_R[place] = len(row.ids)
+            fresh_R[place] = row.fresh
         self._cache, hidden_RxD, length_R = self._extend_step(
             self._params, self.paged_cache, slot_R, tokens_RxC, count_R, fresh_R
         )
@@ -226,17 +250,18 @@ class Engine(SlotMemory):
         sampled = None
         if any(row.last for row in rows):
             sampled = self._first_step(self._params, hidden_RxD, length_R, self._controls(slot_R))
-        return ExtendResult((sampled, hidden_RxD, self._pick_step))
+        return ExtendResult((sampled, hidden_RxD, self._pick_step), {at: place for place, at in enumerate(ordered)})
 
     def first(self, rows: Sequence[tuple[int, Any, int]]) -> list[SampledIds]:
         """The token that follows for each (slot, hidden state at its last position, length): at most R of them.
 
         The same program as after an extend step, so the same bits.
         """
-        hiddens = [hidden for _, hidden, _ in rows] + [self._no_hidden] * (self.extend_rows - len(rows))
-        length_R = np.zeros(self.extend_rows, np.int32)
+        count = self._padded_rows(self.extend_rows, self.extend_lot)
+        hiddens = [hidden for _, hidden, _ in rows] + [self._no_hidden] * (count - len(rows))
+        length_R = np.zeros(count, np.int32)
         length_R[: len(rows)] = [length for *_, length in rows]
-        slot_R = self._rows_and_fillers([slot for slot, *_ in rows], self.extend_rows)
+        slot_R = self._rows_and_fillers([slot for slot, *_ in rows], count)
         # From the device or from host memory: all are put the same way, so that one program stacks them.
         hidden_RxD = self._stack_step(tuple(jax.device_put(hidden, self._device) for hidden in hiddens))
         result = ExtendResult(
@@ -249,46 +274,45 @@ class Engine(SlotMemory):
 
         Rows have pages for what they take.
         """
-        # Rows of about the same length together: a program's attention goes on to its longest one.
-        ordered = sorted(range(len(rows)), key=lambda index: self.held_pages(rows[index].slot))
-        groups = [ordered[at : at + self.decode_rows] for at in range(0, len(rows), self.decode_rows)]
-        started = [self._start_decode([rows[index] for index in group]) for group in groups]
-        sampled: list[SampledIds] = [SampledIds([], [], [])] * len(rows)
-        for group, (place, out) in zip(groups, started, strict=True):
-            count_R, ids_KxR, logprobs_KxR, model_logprobs_KxR = jax.device_get(out)
-            for index in group:
-                row, count = place[rows[index].slot], count_R[place[rows[index].slot]]
-                columns = (array[:count, row].tolist() for array in (ids_KxR, logprobs_KxR, model_logprobs_KxR))
-                sampled[index] = SampledIds(*columns)
-            self.counters["computed_tokens"] += int(count_R.sum())
-            self.counters["sampled_tokens"] += int(count_R.sum()) - sum(len(rows[index].forced) for index in group)
-        self.counters["decode_steps"] += 1
-        return sampled
-
-    def _start_decode(self, rows: Sequence[DecodeRow]) -> tuple[dict[int, int], tuple[jax.Array, ...]]:
-        """Starts the decode program on at most `decode_rows` rows; gives each slot's row in it, and its result."""
-        count = self.decode_rows
+        ordered = self._by_pages(rows)
+        count = self._padded_rows(self.slots, self.decode_lot)
         slot_R = np.arange(count, dtype=np.int32)
-        if count < self.slots:
-            slot_R = self._rows_and_fillers([row.slot for row in rows], count)
-        place = {int(slot): index for index, slot in enumerate(slot_R)}
+        if self.decode_lot < self.slots:
+            slot_R = self._rows_and_fillers([rows[index].slot for index in ordered], count)
+        place = {int(slot): index for index, slot in reversed([*enumerate(slot_R)])}
         last_R, budget_R = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        forced_KxR = np.full((self.decode_steps, count), -1, np.int32)
+        forced_RxK = np.full((count, self.decode_steps), -1, np.int32)
         for row in rows:
             index = place[row.slot]
             last_R[index] = row.last_id
             budget_R[index] = row.budget
-            forced_KxR[: len(row.forced), index] = row.forced
-        self._cache, out = self._decode_step(
-            self._params, self.paged_cache, slot_R, last_R, budget_R, forced_KxR, self._controls(slot_R)
-        )
-        return place, out
+            forced_RxK[index, : len(row.forced)] = row.forced
+        given = programs.DecodeInput(last_R, budget_R, forced_RxK, self._controls(slot_R))
+        self._cache, out = self._decode_step(self._params, self.paged_cache, slot_R, given)
+        count_R, *arrays = jax.device_get(out)
+        self.counters["computed_tokens"] += int(count_R.sum())
+        self.counters["sampled_tokens"] += int(count_R.sum()) - sum(len(row.forced) for row in rows)
+        self.counters["decode_steps"] += 1
+        places = [place[row.slot] for row in rows]
+        return [SampledIds(*(array[at, : count_R[at]].tolist() for array in arrays)) for at in places]
+
+    def _by_pages(self, rows: Sequence[ExtendRow] | Sequence[DecodeRow]) -> list[int]:
+        """Indices of rows, those of about the same length together: a lot's attention goes on to its longest one."""
+        return sorted(range(len(rows)), key=lambda index: self.held_pages(rows[index].slot))
 
     def _rows_and_fillers(self, slots: Sequence[int], count: int) -> np.ndarray:
-        """`count` slots: a step has R rows whatever the load; the others take no token of some slot and leave it."""
+        """`count` slots: a step has R rows whatever the load; the others take no token of some slot and leave it.
+
+        Those of a lot are distinct.
+        """
         used = set(slots)
-        fillers = (slot for slot in range(self.slots) if slot not in used)
-        return np.array([*slots, *(next(fillers) for _ in range(count - len(slots)))], np.int32)
+        order = [*slots, *(slot for slot in range(self.slots) if slot not in used)]
+        return np.resize(np.array(order, np.int32), count)
+
+    @staticmethod
+    def _padded_rows(count: int, lot: int) -> int:
+        """Rows of a step on `count` slots: whole lots."""
+        return -(-count // lot) * lot
 
     def _controls(self, slot_R: np.ndarray) -> Controls:
         return Controls(
@@ -304,89 +328,10 @@ class Engine(SlotMemory):
         super()._traced()
         self.counters["late_compilations"] += self._warm
 
-    # The functions below are traced once each; the counter counts traces, and so compilations.
 
-    def _extend(
-        self,
-        params: Any,
-        cache: model.Cache,
-        slot_R: jax.Array,
-        tokens_RxC: jax.Array,
-        count_R: jax.Array,
-        fresh_R: jax.Array,
-    ) -> tuple[model.Cache, jax.Array, jax.Array]:
-        """The cache, and at each row's last position the hidden state and how many positions it has now."""
-        self._traced()
-        rows = rows_of(cache, slot_R, fresh_R)
-        hidden_RxCxD, rows = model.extend(
-            self.config, params, tokens_RxC, count_R, rows, compute_dtype=self.compute_dtype
-        )
-        last_R = jnp.maximum(count_R - 1, 0)
-        hidden_RxD = jnp.take_along_axis(hidden_RxCxD, last_R[:, None, None], axis=1)[:, 0]
-        return update_rows(cache, slot_R, rows), hidden_RxD, rows.length
+def _stack(hiddens: tuple[jax.Array, ...]) -> jax.Array:
+    return jnp.stack(hiddens)
 
-    def _first(
-        self, params: Any, hidden_RxD: jax.Array, length_R: jax.Array, controls: Controls
-    ) -> tuple[jax.Array, ...]:
-        self._traced()
-        logits_RxV = model.unembed(self.config, params, hidden_RxD)
-        return tuple(sample(logits_RxV, length_R, controls, max_top_k=self.max_top_k))
 
-    def _stack(self, hiddens: tuple[jax.Array, ...]) -> jax.Array:
-        self._traced()
-        return jnp.stack(hiddens)
-
-    def _pick(self, hidden_RxD: jax.Array, row: jax.Array) -> jax.Array:
-        self._traced()
-        return jax.lax.dynamic_index_in_dim(hidden_RxD, row, keepdims=False)
-
-    def _decode(
-        self,
-        params: Any,
-        cache: model.Cache,
-        slot_R: jax.Array,
-        last_R: jax.Array,
-        budget_R: jax.Array,
-        forced_KxR: jax.Array,
-        controls: Controls,
-    ) -> tuple[model.Cache, tuple[jax.Array, ...]]:
-        self._traced()
-        whole, rows = cache, cache
-        if self.decode_rows < self.slots:
-            rows = rows_of(whole, slot_R, jnp.zeros_like(slot_R, dtype=bool))
-        grid = (self.decode_steps, self.decode_rows)
-
-        def any_active(carry: tuple[Any, ...]) -> jax.Array:
-            step, _, _, active_R, *_ = carry
-            return (step < self.decode_steps) & jnp.any(active_R)
-
-        def one(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            step, rows, token_R, active_R, count_R, ids, logprobs, model_logprobs = carry
-            hidden_RxD, rows = model.decode(
-                self.config, params, token_R, active_R, rows, compute_dtype=self.compute_dtype
-            )
-            logits_RxV = model.unembed(self.config, params, hidden_RxD)
-            out = sample(logits_RxV, rows.length, controls, max_top_k=self.max_top_k)
-            forced_R = jax.lax.dynamic_index_in_dim(forced_KxR, step, keepdims=False)
-            token_R = jnp.where(forced_R >= 0, forced_R, out.token_B)
-            ids = ids.at[step].set(token_R)
-            logprobs = logprobs.at[step].set(out.logprob_B)
-            model_logprobs = model_logprobs.at[step].set(out.model_logprob_B)
-            count_R = count_R + active_R
-            stopped_R = is_stop(token_R, controls) & (forced_R < 0) | (count_R >= budget_R)
-            return step + 1, rows, token_R, active_R & ~stopped_R, count_R, ids, logprobs, model_logprobs
-
-        carry = (
-            jnp.int32(0),
-            rows,
-            last_R,
-            budget_R > 0,
-            jnp.zeros(self.decode_rows, jnp.int32),
-            jnp.zeros(grid, jnp.int32),
-            jnp.zeros(grid, jnp.float32),
-            jnp.zeros(grid, jnp.float32),
-        )
-        _, rows, _, _, count_R, ids, logprobs, model_logprobs = jax.lax.while_loop(any_active, one, carry)
-        if self.decode_rows < self.slots:
-            rows = update_rows(whole, slot_R, rows)
-        return rows, (count_R, ids, logprobs, model_logprobs)
+def _pick(hidden_RxD: jax.Array, row: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(hidden_RxD, row, keepdims=False)

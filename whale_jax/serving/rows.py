@@ -99,8 +99,14 @@ def copy_page(cache: Cache, source: jax.Array, target: jax.Array) -> Cache:
     return cache._replace(k=copy(cache.k), v=copy(cache.v))
 
 
-def rows_of(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array) -> Cache:
-    """A cache of R rows, copies of the given slots with the pages of all; fresh ones start empty."""
+def rows_of(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array, *, by_layer: bool = False) -> Cache:
+    """A cache of R rows, copies of the given slots with the pages of all; fresh ones start empty.
+
+    Args:
+      by_layer: conv windows and states are wanted by layer (`Cache.by_layer`).
+    """
+    if by_layer:
+        return _rows_by_layer(cache, slot_R, fresh_R)
     count = slot_R.shape[0]
 
     def copied(name: str) -> jax.Array:
@@ -120,6 +126,8 @@ def rows_of(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array) -> Cache:
 
 def update_rows(cache: Cache, slot_R: jax.Array, rows: Cache) -> Cache:
     """The cache with R slots replaced by rows that `rows_of` gave and a step took forward. Slots must be distinct."""
+    if rows.is_by_layer:
+        rows = rows.stacked()
 
     def updated(name: str) -> jax.Array:
         def copy_row(i: jax.Array, array: jax.Array) -> jax.Array:
@@ -128,6 +136,23 @@ def update_rows(cache: Cache, slot_R: jax.Array, rows: Cache) -> Cache:
         return jax.lax.fori_loop(0, slot_R.shape[0], copy_row, getattr(cache, name))
 
     return cache._replace(k=rows.k, v=rows.v, **{name: updated(name) for name in _ROW_AXIS})
+
+
+def _rows_by_layer(cache: Cache, slot_R: jax.Array, fresh_R: jax.Array) -> Cache:
+    """`rows_of` with one gather per layer, which a CPU makes without anything between."""
+
+    def copied(array: jax.Array) -> tuple[jax.Array, ...]:
+        flat = array.reshape(-1, *array.shape[2:])
+        fresh = fresh_R.reshape(-1, *(1,) * (flat.ndim - 2))
+        rows = (flat.at[layer, slot_R].get(mode="promise_in_bounds") for layer in range(len(flat)))
+        return tuple(jnp.where(fresh, jnp.zeros((), array.dtype), row) for row in rows)
+
+    return cache._replace(
+        pages=cache.pages[slot_R],
+        length=jnp.where(fresh_R, 0, cache.length[slot_R]),
+        conv=copied(cache.conv),
+        state=copied(cache.state),
+    )
 
 
 def _by_group(cache: Cache, array: jax.Array) -> jax.Array:

@@ -45,7 +45,14 @@ def uniform(key_Bx2: jax.Array | np.ndarray, position_B: jax.Array) -> jax.Array
     return jax.vmap(one)(key_Bx2, position_B)
 
 
-def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, max_top_k: int) -> Sampled:
+def sample(
+    logits_BxV: jax.Array,
+    position_B: jax.Array,
+    controls: Controls,
+    *,
+    max_top_k: int,
+    uniform_B: jax.Array | None = None,
+) -> Sampled:
     """Samples a token per row from its top-k, top-p filtered distribution.
 
     Stop ids are left out before `stop_from_B`. Then comes top-k; top-p then keeps the fewest of the most probable
@@ -57,6 +64,7 @@ def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, 
       position_B: int32, absolute position in the session of the token to sample.
       controls: per-row settings.
       max_top_k: static bound on `controls.top_k_B`.
+      uniform_B: `uniform(controls.key_Bx2, position_B)` where the caller has it.
 
     Returns:
       Tokens and log-probabilities. Logits that are not finite give a `model_logprob_B` that is not finite.
@@ -78,7 +86,7 @@ def sample(logits_BxV: jax.Array, position_B: jax.Array, controls: Controls, *, 
     kept_BxK = kept_BxK | (rank_K == 0)
     mass_B = jnp.max(jnp.where(kept_BxK, through_BxK, 0.0), axis=-1)
 
-    threshold_B = uniform(controls.key_Bx2, position_B) * mass_B
+    threshold_B = (uniform(controls.key_Bx2, position_B) if uniform_B is None else uniform_B) * mass_B
     passed_BxK = kept_BxK & (through_BxK <= threshold_B[:, None])
     last_kept_B = jnp.sum(kept_BxK, axis=-1) - 1
     choice_B = jnp.minimum(jnp.sum(passed_BxK, axis=-1), last_kept_B)

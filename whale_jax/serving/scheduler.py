@@ -26,8 +26,8 @@ from whale_jax.serving.slots import Request, SlotTable
 _log = logging.getLogger(__name__)
 
 FULL_EXTENDS = 8
-"""Extend steps with all rows taken that may run between two decode steps. Without a bound, long prompts in as many
-slots as an extend step has rows would hold up everybody else to their end."""
+"""Extend steps that fill a lot and may run between two decode steps. Without a bound, long prompts in as many slots as
+a lot has rows would hold up everybody else to their end."""
 
 STOP_SECONDS = 60.0
 """How long `stop` waits for a step to end before it leaves the thread behind."""
@@ -50,8 +50,8 @@ class _Stop:
 class RolloutScheduler:
     """`Driver` with first come, first served admission.
 
-    Extends go before decodes while they fill their rows, since a decode step costs the same however many slots are
-    active, but for `FULL_EXTENDS` steps at most; an extend with empty rows is run at most once between two decodes.
+    Extends go before decodes while they fill a lot, since a lot of a decode step costs the same however many of its
+    rows are active, but for `FULL_EXTENDS` steps at most; one that does not is run at most once between two decodes.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -165,7 +165,7 @@ class RolloutScheduler:
         while self._receive():
             self._admit()
             full = 0
-            while table.waiting_to_extend() >= engine.extend_rows and full < FULL_EXTENDS:
+            while table.waiting_to_extend() >= engine.extend_lot and full < FULL_EXTENDS:
                 table.extend()
                 full += 1
                 self._admit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,16 @@ class SampledIds:
 class ExtendResult:
     """What an extend step left, still on its way from the device."""
 
-    def __init__(self, out: tuple[Any, ...]) -> None:
+    def __init__(self, out: tuple[Any, ...], places: Mapping[int, int] | None = None) -> None:
+        """Takes the arrays of a step, and each asked row's place among the step's rows; default: the same."""
         self._out = out
+        self._places = places
         self._host: tuple[np.ndarray, ...] | None = None
 
     def hidden(self, index: int) -> jax.Array:
         """[D] after the final norm at the last position of row `index`; stays on the device."""
         _, hidden_RxD, pick = self._out
-        return pick(hidden_RxD, np.int32(index))
+        return pick(hidden_RxD, np.int32(self._place(index)))
 
     def row(self, index: int) -> SampledIds:
         """Waits for the step and returns what row `index` sampled: one id."""
@@ -67,4 +69,8 @@ class ExtendResult:
         if host is None:
             host = self._host = jax.device_get(self._out[0])
         token_R, logprob_R, model_logprob_R = host
+        index = self._place(index)
         return SampledIds([int(token_R[index])], [float(logprob_R[index])], [float(model_logprob_R[index])])
+
+    def _place(self, index: int) -> int:
+        return index if self._places is None else self._places[index]

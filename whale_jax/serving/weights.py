@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,16 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from whale_jax.qwen3_5.params import by_layer
+
 
 @dataclass(frozen=True)
 class Served:
-    """Parameters that belong to an engine alone, on its device and in its dtypes: it need not copy them."""
+    """Parameters that belong to an engine alone: on its device, in its dtypes and in the form that is served there
+    (`serves_by_layer`). It need not copy them."""
 
     params: Any
 
 
+def serves_by_layer(device: Any) -> bool:
+    """Whether an engine on this device runs its steps unrolled, with parameters by layer: see `params.by_layer`."""
+    return device.platform == "cpu"
+
+
 class WeightSwap:
-    """Copies a tree of parameters onto every one of some devices, in the dtypes of the weights being served.
+    """Copies a tree of parameters onto every one of some devices, in the dtypes and the form being served.
 
     Where the trainer's arrays are divided over those very devices, one jitted step gathers and converts them; arrays
     elsewhere travel to the devices first. Beside its argument it makes the copies and nothing else.
@@ -37,6 +46,7 @@ class WeightSwap:
           traced: is called when a program is traced, which happens once per kind of input.
         """
         self._devices = tuple(devices)
+        self._by_layer = all(map(serves_by_layer, devices))
         self._everywhere = NamedSharding(Mesh(np.array(self._devices), ("replica",)), PartitionSpec())
         self._traced = traced
         self._steps: dict[NamedSharding, Any] = {}
@@ -45,7 +55,7 @@ class WeightSwap:
         """One copy per device, in their order.
 
         Args:
-          params: host or device arrays, however divided.
+          params: host or device arrays, however divided; stacked.
           dtypes: a tree of dtypes; default: those of `params`.
         """
         leaves, structure = jax.tree.flatten(params)
@@ -58,11 +68,9 @@ class WeightSwap:
             everywhere = NamedSharding(shared[0].mesh, PartitionSpec())
         else:
             leaves = [self._within_reach(leaf) for leaf in leaves]
-        copies = self._step_to(everywhere)(leaves, tuple(jnp.dtype(dtype) for dtype in wanted))
-        return [
-            Served(jax.tree.unflatten(structure, [_part_on(device, leaf) for leaf in copies]))
-            for device in self._devices
-        ]
+        entering = jax.tree.unflatten(structure, leaves)
+        copies = self._step_to(everywhere)(entering, tuple(jnp.dtype(dtype) for dtype in wanted))
+        return [Served(jax.tree.map(partial(_part_on, device), copies)) for device in self._devices]
 
     def _step_to(self, everywhere: NamedSharding) -> Any:
         if everywhere not in self._steps:
@@ -81,9 +89,12 @@ class WeightSwap:
             return jax.make_array_from_single_device_arrays(leaf.shape, self._everywhere, parts)
         return leaf
 
-    def _copied(self, leaves: list[jax.Array], dtypes: tuple[Any, ...]) -> list[jax.Array]:
+    def _copied(self, params: Any, dtypes: tuple[Any, ...]) -> Any:
         self._traced()
-        return [jnp.array(leaf, dtype, copy=True) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        leaves, structure = jax.tree.flatten(params)
+        copies = [jnp.array(leaf, dtype, copy=True) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        served = jax.tree.unflatten(structure, copies)
+        return by_layer(served) if self._by_layer else served
 
 
 def _part_on(device: Any, leaf: jax.Array) -> jax.Array:

@@ -201,6 +201,34 @@ def test_rows_without_tokens_are_untouched_bit_for_bit(tiny_config, extend, deco
     assert (extended.length - cache.length).tolist() == count.tolist()
 
 
+def test_by_layer_the_serving_passes_compute_the_same(quick_jit, tiny_config, tiny_params, extend, decode, sequences):
+    apart = model.by_layer(tiny_params)
+    assert model.is_by_layer(apart)
+    assert not model.is_by_layer(tiny_params)
+    unrolled = {
+        each: quick_jit(lambda tokens, rows, cache, each=each: each(tiny_config, apart, tokens, rows, cache))
+        for each in (model.extend, model.decode)
+    }
+    tokens = np.zeros((len(sequences), CHUNK), np.int32)
+    tokens[:, : CHUNK // 2] = np.stack([np.resize(ids, CHUNK // 2) for ids in sequences])
+    count = np.array([8, 4, 0, 1, 8, 8, 3, 2], np.int32)
+    cache = model.init_cache(tiny_config, len(sequences), MAX_LEN)
+    looped, own = cache, cache.by_layer()
+    assert own.page_count == cache.page_count
+    for tokens_now, rows, loops, each in (
+        (tokens, count, extend, model.extend),
+        (tokens, count, extend, model.extend),
+        (tokens[:, 0], count > 2, decode, model.decode),
+    ):
+        expected, looped = loops(tokens_now, rows, looped)
+        hidden, own = unrolled[each](tokens_now, rows, own)
+    some = np.flatnonzero(count > 2)
+    np.testing.assert_allclose(hidden[some], expected[some], atol=TOLERANCE)
+    assert_trees_close(own.stacked(), looped, TOLERANCE)
+    logits = model.unembed(tiny_config, apart, hidden[some])
+    np.testing.assert_allclose(logits, model.unembed(tiny_config, tiny_params, expected[some]), atol=1e-3)
+
+
 def test_a_row_does_not_depend_on_the_others_bit_for_bit(tiny_config, extend, decode, sequences):
     """The same row alone among idle rows, and among busy ones with other tokens."""
     target = cut(sequences[5][:40], [CHUNK])

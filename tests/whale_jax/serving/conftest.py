@@ -61,7 +61,7 @@ def engine(config: Qwen35Config, params: Any) -> Engine:
         extend_rows=2,
         extend_chunk=8,
         decode_steps=3,
-        decode_rows=2,
+        decode_lot=2,
         page_size=8,
         token_bytes=[bytes([97 + token % 26]) for token in range(VOCAB)],
     )
