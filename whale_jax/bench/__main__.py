@@ -15,6 +15,7 @@ import jax
 
 from whale_jax.bench import delta_rule, rollout, soak, train
 from whale_jax.bench.bench import Bench, Result
+from whale_jax.bench.huge_pages import start_again_with_huge_pages
 from whale_jax.main import use_all_cores
 
 BENCHES: dict[str, Bench] = {
@@ -72,6 +73,7 @@ def _cell(value: str | float | None) -> str:
 
 
 if __name__ == "__main__":
+    start_again_with_huge_pages()
     for bench in [BENCHES[name] for name in sys.argv[1:2] if name in BENCHES]:
         if bench.all_cores:
             use_all_cores()

@@ -196,4 +196,4 @@ def _torch(args: argparse.Namespace, sequences: Sequence[TrainSequence]) -> tupl
     return sum(batch["input_ids"].size for batch in batches), update
 
 
-BENCH = Bench("a training step: packed, padded, and transformers with torch", _add_arguments, _run)
+BENCH = Bench("a training step: packed, padded, and transformers with torch", _add_arguments, _run, all_cores=True)
