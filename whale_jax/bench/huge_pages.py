@@ -1,7 +1,7 @@
 """Memory as a run gets it from `launch/local.sh`: in huge pages.
 
-On a CPU XLA takes the memory of a program's inner arrays anew for every call and gives it back. In pages of 4 kB a fifth
-of the rollouts' time went into that.
+On a CPU, XLA takes the memory of a program's inner arrays anew for every call and gives it back. In pages of 4 kB a
+fifth of the rollouts' time went into that.
 """
 
 import os
@@ -9,11 +9,11 @@ import platform
 import sys
 
 TUNABLE = "glibc.malloc.hugetlb"
-"""What glibc, from 2.35 on, reads at a process's start: 1 asks the kernel for huge pages where it gives them on request."""
+"""What glibc reads at a process's start, from 2.35 on: 1 asks for huge pages where the kernel gives them on request."""
 
 
 def start_again_with_huge_pages() -> None:
-    """Replaces this process by the same command with `TUNABLE` set; returns where it is, or where glibc does not know it."""
+    """Replaces this process by the same command with `TUNABLE` set; returns where it is set or unknown to the libc."""
     set_already = os.environ.get("GLIBC_TUNABLES", "")
     if TUNABLE in set_already or not _knows_it():
         return
