@@ -38,15 +38,19 @@ class WeightSwap:
     them: every process takes that step at the same time, with arrays of the same mesh.
     """
 
-    def __init__(self, devices: Sequence[Any], traced: Callable[[], None]) -> None:
+    def __init__(
+        self, devices: Sequence[Any], traced: Callable[[], None], *, form: Callable[[Any], Any] | None = None
+    ) -> None:
         """Compiles nothing yet.
 
         Args:
           devices: of the replicas, one each.
           traced: is called when a program is traced, which happens once per kind of input.
+          form: what makes the tree that is served of a copy of the one given; default: as the devices serve a model.
         """
         self._devices = tuple(devices)
-        self._by_layer = all(map(serves_by_layer, devices))
+        served_by_layer = all(map(serves_by_layer, devices))
+        self._form = form or (by_layer if served_by_layer else lambda params: params)
         self._everywhere = NamedSharding(Mesh(np.array(self._devices), ("replica",)), PartitionSpec())
         self._traced = traced
         self._steps: dict[NamedSharding, Any] = {}
@@ -93,8 +97,7 @@ class WeightSwap:
         self._traced()
         leaves, structure = jax.tree.flatten(params)
         copies = [jnp.array(leaf, dtype, copy=True) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-        served = jax.tree.unflatten(structure, copies)
-        return by_layer(served) if self._by_layer else served
+        return self._form(jax.tree.unflatten(structure, copies))
 
 
 def _part_on(device: Any, leaf: jax.Array) -> jax.Array:
