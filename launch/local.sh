@@ -92,7 +92,7 @@ if [ "$what" = test ] || ! has_accelerator; then export JAX_PLATFORMS="${JAX_PLA
 
 # On a CPU every step of a compiled program takes its memory anew; in huge pages that costs far less (a rollout takes a sixth less time).
 # glibc reads this at a process's start alone.
-if [ "$what" != test ]; then export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"; fi
+if [ "$what" != test ] && ! has_accelerator; then export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"; fi
 
 case $what in
   demo)

@@ -1,7 +1,7 @@
 """Memory as a run gets it from `launch/local.sh`: in huge pages.
 
 On a CPU, XLA takes the memory of a program's inner arrays anew for every call and gives it back. In pages of 4 kB a
-fifth of the rollouts' time went into that.
+sixth of the rollouts' time went into that.
 """
 
 import os

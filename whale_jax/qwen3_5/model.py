@@ -17,7 +17,7 @@ from whale_jax.qwen3_5.deltanet import Rows, delta_net, delta_net_step, recurren
 from whale_jax.qwen3_5.feed_forward import feed_forward
 from whale_jax.qwen3_5.layers import rms_norm, rotary_angles
 from whale_jax.qwen3_5.paged import attend_pages, pages_of, write_pages
-from whale_jax.qwen3_5.params import Params, Qwen35, by_layer, cast_params, init_params, is_by_layer
+from whale_jax.qwen3_5.params import Params, Qwen35, cast_params, init_params, is_by_layer
 from whale_jax.qwen3_5.remat import Remat, checkpoint_group, checkpoint_layer
 from whale_jax.qwen3_5.sharding import Placement
 
@@ -26,7 +26,6 @@ __all__ = [
     "Params",
     "Qwen35",
     "Remat",
-    "by_layer",
     "cast_params",
     "decode",
     "extend",
@@ -203,23 +202,25 @@ def decode(
 _Linear = tuple[Array, Array, Array]
 """x, and the conv windows and states of all linear layers."""
 
+_LinearLayer = Callable[[dict[str, Array], Array, Array, Array, Array], _Linear]
+"""(parameters, layer index, x, conv windows and states of all linear layers) to the last three."""
+
+_Attention = Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]]
+"""(parameters, normed x, all k, all v, group index) to (output, all k, all v)."""
+
 
 def _run_groups(
     config: Qwen35Config,
     params: Params,
     x: Array,
     cache: Cache,
-    linear_layer: Callable[[dict[str, Array], Array, Array, Array, Array], _Linear],
-    attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
+    linear_layer: _LinearLayer,
+    attention: _Attention,
 ) -> tuple[Array, Cache]:
     """Walks the layers with a cache: in loops, or unrolled where parameters and cache are by layer.
 
     In the loops, what is kept is carried whole and updated in place, and a layer's parameters are looked up where they
     are used: as inputs of nested scans, each would be copied once for its group.
-
-    Args:
-        linear_layer: (parameters, layer index, x, conv windows and states of all linear layers) to the last three.
-        attention: (parameters, normed x, all k, all v, group index) to (output, all k, all v).
     """
     if is_by_layer(params):
         return _run_layers(config, params, x, cache, linear_layer, attention)
@@ -251,8 +252,8 @@ def _run_layers(
     params: Params,
     x: Array,
     cache: Cache,
-    linear_layer: Callable[[dict[str, Array], Array, Array, Array, Array], _Linear],
-    attention: Callable[[dict[str, Array], Array, Array, Array, Array], tuple[Array, Array, Array]],
+    linear_layer: _LinearLayer,
+    attention: _Attention,
 ) -> tuple[Array, Cache]:
     """`_run_groups` without loops. Each layer is given its own part of the cache, as the only one of its stack."""
     k, v, conv, state, only = cache.k, cache.v, list(cache.conv), list(cache.state), jnp.int32(0)

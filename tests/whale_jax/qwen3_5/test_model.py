@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whale_jax.qwen3_5 import model
-from whale_jax.qwen3_5.params import param_shapes
+from whale_jax.qwen3_5.params import by_layer, is_by_layer, param_shapes
 
 LENGTHS = [1, 2, 3, 4, 5, 63, 64, 65]
 WIDTH, MAX_LEN, CHUNK = 216, 80, 16
@@ -202,9 +202,9 @@ def test_rows_without_tokens_are_untouched_bit_for_bit(tiny_config, extend, deco
 
 
 def test_by_layer_the_serving_passes_compute_the_same(quick_jit, tiny_config, tiny_params, extend, decode, sequences):
-    apart = model.by_layer(tiny_params)
-    assert model.is_by_layer(apart)
-    assert not model.is_by_layer(tiny_params)
+    apart = by_layer(tiny_params)
+    assert is_by_layer(apart)
+    assert not is_by_layer(tiny_params)
     unrolled = {
         each: quick_jit(lambda tokens, rows, cache, each=each: each(tiny_config, apart, tokens, rows, cache))
         for each in (model.extend, model.decode)
