@@ -14,6 +14,7 @@ from harness_search.sandbox.limits import Limits
 from harness_search.sandbox.wire import ProtocolBreach
 
 _CANCEL_SECONDS = 5.0
+_LAST_WORD_SECONDS = 2.0  # between an answer that nobody takes and the closing message, or the end of the pipe
 _MAX_ERROR_CHARS = 8000
 
 
@@ -37,17 +38,15 @@ class ChildNotReady(Exception):
 class Session:
     """One episode. `run` once; `close` always."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: EpisodeHost, limits: Limits
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, pipe: wire.Pipe, host: EpisodeHost, limits: Limits) -> None:
+        self._pipe = pipe
         self._host = host
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[Closing] = self._loop.create_future()
         self._receiving: asyncio.Task[None] | None = None
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._calls: set[int] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         self._chats: list[int | None] = []  # the host's chat ids by the child's numbers; None: the host refused to open
         self._busy: set[int] = set()
         self._replies: set[int] = set()
@@ -69,10 +68,9 @@ class Session:
         """
         try:
             async with asyncio.timeout(ready_seconds):
-                self._writer.write(wire.encode(start))
-                await self._writer.drain()
-                message, _ = await wire.read(self._reader)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, ProtocolBreach) as error:
+                await self._pipe.send(start)
+                message, _ = await self._pipe.read()
+        except (TimeoutError, OSError, EOFError, ProtocolBreach) as error:
             raise ChildNotReady(f"the episode's process did not get ready: {type(error).__name__}: {error}") from None
         if message != {"ready": True}:
             raise ChildNotReady(str(message.get("fault")))
@@ -86,27 +84,29 @@ class Session:
 
     async def close(self) -> None:
         """Cancels what is still in flight at the host, within bounds, and drops the pipe."""
-        tasks = set(self._calls.values()) | ({self._receiving} if self._receiving else set())
+        tasks = self._answering | ({self._receiving} if self._receiving else set())
         for task in tasks:
             task.cancel()
-        self._writer.transport.abort()
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
-            if stuck:
-                logging.getLogger(__name__).error("%d host calls ignore their cancellation", len(stuck))
+        try:
+            if tasks:
+                _, stuck = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+                if stuck:
+                    logging.getLogger(__name__).error("%d host calls ignore their cancellation", len(stuck))
+        finally:
+            self._pipe.close()
         if self._closed.done() and not self._closed.cancelled():
             self._closed.exception()  # marks it as seen; `run` may have been cancelled before it could
 
     async def _receive(self) -> None:
         try:
             while not self._closed.done():
-                message, size = await wire.read(self._reader)
+                message, size = await self._pipe.read()
                 self._bytes += size
                 if "call" in message:
                     await self._take(message)
                 else:
                     self._finish(self._closing(message))
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, EOFError):
             self._fail(ChildSilent("it closed its pipe"))
         except ProtocolBreach as breach:
             self._finish(Closing(EndReason.HARNESS_ERROR, error=f"broke the worker protocol: {breach}"))
@@ -153,7 +153,10 @@ class Session:
         except BaseException:
             self._host_ends()
             raise
-        self._calls[number] = asyncio.create_task(self._answer(number, *action))
+        self._calls.add(number)
+        task = asyncio.create_task(self._answer(number, *action))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def _operate(self, operation: Any) -> None:
         match operation:
@@ -243,11 +246,11 @@ class Session:
             self._host_ends()
             if chat is not None:
                 self._busy.discard(chat)
-            self._calls.pop(number, None)
+            self._calls.discard(number)
         try:
-            self._writer.write(wire.encode(answer))
-            await self._writer.drain()
-        except OSError:
+            await self._pipe.send(answer)
+        except OSError:  # it takes no answers any more; what it said before may still be on its way
+            await asyncio.wait({self._closed}, timeout=_LAST_WORD_SECONDS)
             self._fail(ChildSilent("it closed its pipe"))
 
     def _finish(self, closing: Closing) -> None:

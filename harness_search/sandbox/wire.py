@@ -5,12 +5,14 @@ A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON holding 
 
 import asyncio
 import json
+import socket
 import struct
 from typing import Any, NoReturn
 
 from harness_search.sandbox.guest.channel import MAX_FRAME_BYTES
 
 MAX_DEPTH = 64
+_CHUNK_BYTES = 1 << 16
 
 
 class ProtocolBreach(Exception):
@@ -22,21 +24,55 @@ def encode(message: dict[str, Any]) -> bytes:
     return struct.pack("!I", len(payload)) + payload
 
 
-async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], int]:
-    """The next frame and its size in bytes.
+class Pipe:
+    """A connected stream socket; its two directions end apart.
 
-    Raises:
-        ProtocolBreach: too long, not JSON, not an object, too deep, or not encodable text.
-        asyncio.IncompleteReadError, ConnectionError: the other side is gone.
+    An asyncio transport closes as a whole when a write fails, and hands on an error before data that came ahead of it:
+    the last word of a child that left without waiting for its answers would be lost.
     """
-    (size,) = struct.unpack("!I", await reader.readexactly(4))
-    if size > MAX_FRAME_BYTES:
-        raise ProtocolBreach(f"a message of {size} bytes, more than {MAX_FRAME_BYTES}")
-    return decode(await reader.readexactly(size)), size + 4
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._loop = asyncio.get_running_loop()
+        self._received = bytearray()
+        self._sending = asyncio.Lock()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Sends one frame, whole, after those that are being sent. OSError: the other side is gone."""
+        async with self._sending:
+            await self._loop.sock_sendall(self._socket, encode(message))
+
+    async def read(self) -> tuple[dict[str, Any], int]:
+        """The next frame and its size in bytes. For one reader.
+
+        Raises:
+            ProtocolBreach: too long, not JSON, not an object, too deep, or not encodable text.
+            EOFError, OSError: the other side is gone, and everything that it sent was read.
+        """
+        (size,) = struct.unpack("!I", await self._take(4))
+        if size > MAX_FRAME_BYTES:
+            raise ProtocolBreach(f"a message of {size} bytes, more than {MAX_FRAME_BYTES}")
+        return decode(await self._take(size)), size + 4
+
+    def close(self) -> None:
+        """When nothing is being read or sent."""
+        self._socket.close()
+
+    async def _take(self, size: int) -> bytes:
+        while len(self._received) < size:
+            data = await self._loop.sock_recv(self._socket, _CHUNK_BYTES)
+            if not data:
+                raise EOFError("it closed its pipe")
+            self._received += data
+            await asyncio.sleep(0)  # there may always be more, and others wait too
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """One frame's object; see `read`."""
+    """One frame's object; see `Pipe.read`."""
     try:
         message = json.loads(payload.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:

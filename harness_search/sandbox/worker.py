@@ -27,6 +27,7 @@ from harness_search.sandbox.backends import Backend, SandboxUnavailable
 from harness_search.sandbox.forkserver import Child, Exit, ForkServer
 from harness_search.sandbox.limits import DEFAULT_LIMITS, Limits
 from harness_search.sandbox.session import ChildNotReady, ChildSilent, Closing, Session
+from harness_search.sandbox.wire import Pipe
 
 _MAX_RESTARTS = 8
 _SILENT_SECONDS = 2.0  # between a closed pipe and the exit that should follow at once
@@ -128,9 +129,8 @@ class HarnessWorker:
         self, server: ForkServer, start: dict[str, Any], wall_seconds: float, host: EpisodeHost
     ) -> tuple[Closing, float]:
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        session = Session(Pipe(ours), host, self._limits)
         child = server.fork(theirs)
-        session = Session(reader, writer, host, self._limits)
         try:
             closing = await session.run(start, self._limits.start_seconds, wall_seconds)
         except ChildNotReady as fault:
