@@ -61,11 +61,15 @@ class Pipe:
 
     async def _take(self, size: int) -> bytes:
         while len(self._received) < size:
-            data = await self._loop.sock_recv(self._socket, _CHUNK_BYTES)
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except BlockingIOError:
+                data = await self._loop.sock_recv(self._socket, _CHUNK_BYTES)
+            else:
+                await asyncio.sleep(0)  # who always has more to say must not keep the loop from the others
             if not data:
                 raise EOFError("it closed its pipe")
             self._received += data
-            await asyncio.sleep(0)  # there may always be more, and others wait too
         taken = bytes(self._received[:size])
         del self._received[:size]
         return taken
