@@ -16,9 +16,10 @@ from whale_jax.hosts.hosts import Alone, Hosts
 from whale_jax.qwen3_5.config import Qwen35Config
 from whale_jax.rollout.trace import Trace
 from whale_jax.settings import TrainingSettings
+from whale_jax.training.ahead import Ahead
 from whale_jax.training.checkpoint import CheckpointError, Checkpoints, Saved, Snapshot
 from whale_jax.training.fingerprint import combine, named_leaves
-from whale_jax.training.packing import ladder
+from whale_jax.training.packing import Shape, ladder
 from whale_jax.training.rsft import AcceptRule, accept
 from whale_jax.training.sampler import TaskSampler
 from whale_jax.training.step import TrainState, TrainStep
@@ -76,6 +77,7 @@ class Policy:
         self._checkpoints = checkpoints
         self._unfinished = unfinished
         self._warm = False
+        self._ahead: Ahead | None = None
         self._settings = settings
         self._start = sampler.state_dict()
         self._state: TrainState | None = None
@@ -137,16 +139,25 @@ class Policy:
         self.step += 1
         return report
 
+    def compile_ahead(self) -> None:
+        """Begins to compile the training step, beside whatever else is done until `warm_up`."""
+        self.order("compile_ahead")
+        self._ahead = Ahead(self._train_step, self._shapes())
+
     def warm_up(self) -> None:
         """Runs the largest batch that a step may have, once, so that a run that would not fit fails before its
         rollouts; also compiles the shapes of all others."""
         if not self._warm:
-            settings = self._settings
             self.order("warm_up")
-            multiple = self._train_step.row_multiple
-            shapes = ladder(settings.rows, settings.row_len, settings.pack_shapes, multiple)
-            self._train_step.warm_up(self._held(), shapes)
+            if self._ahead is not None:
+                self._ahead.wait()
+            self._train_step.warm_up(self._held(), self._shapes())
             self._warm = True
+
+    def _shapes(self) -> Sequence[Shape]:
+        """Of a step's micro-batches."""
+        settings = self._settings
+        return ladder(settings.rows, settings.row_len, settings.pack_shapes, self._train_step.row_multiple)
 
     def begin_save(self, protect: Sequence[int] = ()) -> tuple[str, Future[Saved]]:
         """Starts to commit a checkpoint of `step`, which training does not wait for.
@@ -220,9 +231,11 @@ class Policy:
         self._unfinished.clear()
 
     def close(self) -> None:
-        """Ends the writers of checkpoints, and gives the training state up."""
+        """Ends the writers of checkpoints and what is compiled ahead, and gives the training state up."""
         with contextlib.suppress(HostsError):  # who is gone holds none
             self.order("close")
+        if self._ahead is not None:
+            self._ahead.close()
         self._state, self._kept = None, {}
         self._checkpoints.close()
         self._unfinished.close()

@@ -128,6 +128,9 @@ class Gradient:
     def shapes(self, params: Any) -> TrainState:
         return jax.eval_shape(self.init, params)
 
+    def compile(self, shapes: Any, goes_on: Any) -> None:
+        pass
+
     def warm_up(self, state: TrainState, shapes: Any) -> None:
         pass
 

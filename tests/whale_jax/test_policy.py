@@ -1,5 +1,6 @@
 """The weights side of a run goes back to what was committed, and to nothing else."""
 
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +30,33 @@ class CountsNothing:
         return jax.eval_shape(self.init, params)
 
 
-def policy(folder: Path, value: float = 1.0) -> Policy:
+class Compiles(CountsNothing):
+    """A train step with two programs, the first of which compiles until it may end."""
+
+    row_multiple = 1
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.done: list[str] = []
+
+    def compile(self, shapes: Any, goes_on: Any) -> None:
+        for program in ("first", "second"):
+            if not goes_on():
+                return
+            self.begun.set()
+            assert self.may_end.wait(30)
+            self.done.append(program)
+
+    def warm_up(self, state: Any, shapes: Any) -> None:
+        self.done.append("warm-up")
+
+
+def policy(folder: Path, value: float = 1.0, train_step: Any = None) -> Policy:
     initial = Initial(folder, None, {"w": jnp.full(3, value)}, "initial")  # pyright: ignore[reportArgumentType]
     sampler = TaskSampler(["a", "b"], seed=0)
     return Policy(
         initial,
-        CountsNothing(),  # pyright: ignore[reportArgumentType]
+        train_step or CountsNothing(),
         sampler,
         Checkpoints(folder),
         Checkpoints(folder / "unfinished", keep_last=1),
@@ -129,3 +151,39 @@ def test_unfinished_steps_of_another_commit_or_damaged_ones_are_made_again(tmp_p
     (tmp_path / "unfinished" / "2" / "meta.json").write_text("{}")
     assert policy_of_nothing(tmp_path) == []
     assert "left unfinished is not used" in caplog.text
+
+
+def test_a_warm_up_waits_for_what_is_compiled_ahead(tmp_path):
+    step = Compiles()
+    job = policy(tmp_path, train_step=step)
+    job.compile_ahead()
+    job.move_to(0)
+    assert step.begun.wait(30)
+    assert step.done == []
+    threading.Timer(0.05, step.may_end.set).start()
+    job.warm_up()
+    assert step.done == ["first", "second", "warm-up"]
+    job.close()
+
+
+def test_what_a_compiler_refuses_is_said_at_the_warm_up(tmp_path):
+    class Refused(Compiles):
+        def compile(self, shapes: Any, goes_on: Any) -> None:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    job = policy(tmp_path, train_step=Refused())
+    job.compile_ahead()
+    job.move_to(0)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        job.warm_up()
+
+
+def test_a_job_that_ends_early_waits_for_one_program_alone(tmp_path):
+    step = Compiles()
+    job = policy(tmp_path, train_step=step)
+    job.compile_ahead()
+    assert step.begun.wait(30)
+    threading.Timer(0.05, step.may_end.set).start()
+    job.close()
+    assert step.done == ["first"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("compiles the training")]

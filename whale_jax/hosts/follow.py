@@ -77,6 +77,7 @@ class Steps:
         self._policies: list[tuple[Policy, Swap]] = []
         self._verbs: dict[str, Callable[..., Any]] = {
             "move_to": lambda policy, swap, step: policy.move_to(step),
+            "compile_ahead": lambda policy, swap: policy.compile_ahead(),
             "warm_up": lambda policy, swap: policy.warm_up(),
             "train": _train,
             "snapshot": lambda policy, swap: policy.snapshot(),

@@ -6,7 +6,7 @@ not depend on how the tokens are split into micro-batches, rows or devices.
 Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
@@ -173,9 +173,8 @@ class TrainStep:
             step = put(np.zeros((), np.int32), self._placement.on(PartitionSpec()))
             return TrainState(params, self._init(params), step)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-        if self._lanes[0] is not None:
-            params = jax.device_put(params, self._lanes[0])
-        return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+        state = TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+        return state if self._lanes[0] is None else jax.device_put(state, self._lanes[0])
 
     def place(self, params: Params) -> Params:
         """Weights to be served alone: where `init` puts them on a mesh, otherwise where they are."""
@@ -203,7 +202,7 @@ class TrainStep:
             tokens = np.zeros((rows, row_len), np.int32)
             real = np.ones((rows, row_len), np.float32)
             batch = Batch(tokens, np.ones_like(tokens), tokens, real, np.zeros_like(real))
-            jax.block_until_ready(self._accumulate(params, self._zeros(params), self._placed(batch)))
+            jax.block_until_ready(self._accumulate(params, self._no_totals(params, device), self._placed(batch)))
 
     def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
         """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
@@ -211,6 +210,46 @@ class TrainStep:
         Returns:
             `accumulate` and `apply`. Between them they hold the whole state: what one of them is not given
             (`accumulate` sees no optimizer state) is there beside it all the same.
+
+        Raises:
+            ShardingError: the mesh does not divide the rows.
+        """
+        state, totals, batch = self._shaped(rows, row_len)
+        return {
+            "accumulate": self._accumulate.lower(state.params, totals, batch),
+            "apply": self._apply.lower(state, totals),
+        }
+
+    def compile(self, shapes: Sequence[Shape], goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Compiles what `warm_up` and `update` run, from shapes alone; they then find it done.
+
+        Needs no accelerator's time: a thread of its own can do it while rollouts are sampled, if the step is not used
+        meanwhile.
+
+        Args:
+            goes_on: asked before every program; where it says no, the rest is left.
+        """
+        first = self._lanes[0]
+
+        def programs() -> Iterator[jax.stages.Lowered]:
+            for rows, row_len in shapes:
+                for device in dict.fromkeys(self._lanes):
+                    state, totals, batch = self._shaped(rows, row_len, device)
+                    yield self._accumulate.lower(state.params, totals, batch)
+                    yield self._zeros.lower(state.params)
+            state, totals, _ = self._shaped(*shapes[0], first)
+            yield self._measure.lower(totals)
+            yield self._apply.lower(state, totals)
+            if len(self._lanes) > 1:
+                yield self._add.lower(totals, totals)
+
+        for program in programs():
+            if not goes_on():
+                return
+            program.compile()
+
+    def _shaped(self, rows: int, row_len: int, device: Any = None) -> tuple[TrainState, _Totals, Batch]:
+        """State, sums and micro-batch [rows, row_len] as shapes, with the places where an update has them.
 
         Raises:
             ShardingError: the mesh does not divide the rows.
@@ -231,10 +270,10 @@ class TrainStep:
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
             batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
-        return {
-            "accumulate": self._accumulate.lower(params, totals, batch),
-            "apply": self._apply.lower(state, totals),
-        }
+        elif device is not None:
+            here = SingleDeviceSharding(device)
+            state, totals = jax.tree.map(lambda leaf: _placed_shape(leaf, here), (state, totals))
+        return state, totals, batch
 
     def opt_state_shapes(self) -> optax.OptState:
         """The optimizer's state as shapes, with their shardings where there is a mesh."""
@@ -283,7 +322,7 @@ class TrainStep:
         """Sums over all micro-batches, and each one's log-probabilities of its sampled targets."""
         lanes = self._lanes[: len(batches)]
         copies = {device: params if device is None else jax.device_put(params, device) for device in lanes}
-        totals = [self._zeros(copies[device]) for device in lanes]
+        totals = [self._no_totals(copies[device], device) for device in lanes]
         logprobs = []
         for index, batch in enumerate(batches):
             lane = index % len(lanes)
@@ -293,6 +332,11 @@ class TrainStep:
         for other in others:
             result = self._add(result, jax.device_put(other, lanes[0]))
         return result, logprobs
+
+    def _no_totals(self, params: Params, device: Any) -> _Totals:
+        """Sums of nothing, where those of micro-batches will be: a device, or (None) wherever `params` are."""
+        totals = self._zeros(params)
+        return totals if device is None else jax.device_put(totals, device)
 
     def _trace_zeros(self, params: Params) -> _Totals:
         self._traced += 1

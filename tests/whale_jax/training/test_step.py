@@ -1,5 +1,8 @@
 """The training step: one gradient whatever the split, nothing when nothing was accepted, one compilation."""
 
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +13,10 @@ from harness_search.contract import EndReason
 from whale_jax.domains.verdict import Verdict
 from whale_jax.qwen3_5 import model
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.qwen3_5.sharding import Placement, make_mesh
 from whale_jax.rollout.trace import ChatTrace, Segment, Source, Trace
 from whale_jax.serving.driver import Sampling
+from whale_jax.training.optimizer import OptimizerSettings, make_optimizer
 from whale_jax.training.packing import PackingError, ladder, pack
 from whale_jax.training.rsft import AcceptRule, TrainSequence
 from whale_jax.training.step import LANES, TrainingDiverged, TrainStep
@@ -267,6 +272,48 @@ def test_after_a_warm_up_no_shape_of_the_ladder_is_compiled_and_the_largest_ran_
         state, _ = step.update(state, batches)
     assert set(ran[2:]) == set(shapes)
     assert accumulate._cache_size() == compiled == 2
+
+
+def on_a_mesh():
+    return {"placement": Placement(CONFIG, make_mesh(1, 2, 1, devices=jax.devices()[:2]))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "where",
+    [dict, lambda: {"devices": jax.local_devices()[:1]}, lambda: {"devices": jax.local_devices()[:2]}, on_a_mesh],
+    ids=["one device", "a device", "two devices", "a mesh"],
+)
+def test_what_was_compiled_ahead_is_compiled_once(params, caplog, where):
+    optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-3, clip_norm=1.0))
+    step = TrainStep(CONFIG, optimizer, sampling=SAMPLING, loss_chunk=16, remat=False, **where())
+    batches = packed(random_sequences(6))
+
+    def compiled():
+        names = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [name for name in names if name.startswith("Finished XLA compilation of jit(_trace")]
+
+    def compile_here():
+        with jax.log_compiles():  # of this thread
+            step.compile([(ROWS, ROW_LEN)])
+
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(compile_here).result()
+        assert {name.split("_trace_")[1].split(")")[0] for name in compiled()} >= {"accumulate", "apply", "measure"}
+        state = step.init(params)
+        step.warm_up(state, [(ROWS, ROW_LEN)])
+        for _ in range(2):
+            state, _ = step.update(state, batches)
+        assert compiled() == []
+
+
+def test_compiling_ahead_leaves_the_rest_when_it_is_told(caplog):
+    step = TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, remat=False)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        step.compile([(ROWS, ROW_LEN)], lambda: False)
+    assert not [record for record in caplog.records if "XLA compilation" in record.getMessage()]
 
 
 @pytest.mark.slow
