@@ -126,6 +126,8 @@ class Policy:
         settings = self._settings
         rule = AcceptRule(settings.accept)
         self.order("train", traces=accept(traces, rule))
+        if self._ahead is not None:
+            self._ahead.wait_for_update()
         self._state, report = train_on(
             traces,
             self._held(),
@@ -150,7 +152,7 @@ class Policy:
         if not self._warm:
             self.order("warm_up")
             if self._ahead is not None:
-                self._ahead.wait()
+                self._ahead.wait_for_warm_up()
             self._train_step.warm_up(self._held(), self._shapes())
             self._warm = True
 

@@ -128,7 +128,10 @@ class Gradient:
     def shapes(self, params: Any) -> TrainState:
         return jax.eval_shape(self.init, params)
 
-    def compile(self, shapes: Any, goes_on: Any) -> None:
+    def compile_warm_up(self, shapes: Any) -> None:
+        pass
+
+    def compile_update(self, shapes: Any) -> None:
         pass
 
     def warm_up(self, state: TrainState, shapes: Any) -> None:

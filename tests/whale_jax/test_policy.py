@@ -31,24 +31,29 @@ class CountsNothing:
 
 
 class Compiles(CountsNothing):
-    """A train step with two programs, the first of which compiles until it may end."""
+    """A train step whose programs compile until they may end."""
 
     row_multiple = 1
 
     def __init__(self) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.begun, self.first, self.second = (threading.Event() for _ in range(3))
         self.done: list[str] = []
 
-    def compile(self, shapes: Any, goes_on: Any) -> None:
-        for program in ("first", "second"):
-            if not goes_on():
-                return
-            self.begun.set()
-            assert self.may_end.wait(30)
-            self.done.append(program)
+    def compile_warm_up(self, shapes: Any) -> None:
+        self.begun.set()
+        assert self.first.wait(30)
+        self.done.append("first")
+
+    def compile_update(self, shapes: Any) -> None:
+        assert self.second.wait(30)
+        self.done.append("second")
 
     def warm_up(self, state: Any, shapes: Any) -> None:
         self.done.append("warm-up")
+
+    def update(self, state: Any, batches: Any) -> tuple[Any, None]:
+        self.done.append("update")
+        return state, None
 
 
 def policy(folder: Path, value: float = 1.0, train_step: Any = None) -> Policy:
@@ -153,37 +158,51 @@ def test_unfinished_steps_of_another_commit_or_damaged_ones_are_made_again(tmp_p
     assert "left unfinished is not used" in caplog.text
 
 
-def test_a_warm_up_waits_for_what_is_compiled_ahead(tmp_path):
+def test_what_is_compiled_ahead_is_waited_for_where_it_is_needed(tmp_path):
     step = Compiles()
     job = policy(tmp_path, train_step=step)
     job.compile_ahead()
     job.move_to(0)
     assert step.begun.wait(30)
     assert step.done == []
-    threading.Timer(0.05, step.may_end.set).start()
+    threading.Timer(0.05, step.first.set).start()
     job.warm_up()
-    assert step.done == ["first", "second", "warm-up"]
+    assert step.done == ["first", "warm-up"]
+    threading.Timer(0.05, step.second.set).start()
+    job.train([])
+    assert step.done == ["first", "warm-up", "second"]
     job.close()
 
 
-def test_what_a_compiler_refuses_is_said_at_the_warm_up(tmp_path):
-    class Refused(Compiles):
-        def compile(self, shapes: Any, goes_on: Any) -> None:
-            raise RuntimeError("RESOURCE_EXHAUSTED")
+@pytest.mark.parametrize("part", ["compile_warm_up", "compile_update"])
+def test_what_a_compiler_refuses_is_said_where_it_is_needed(tmp_path, part):
+    def refuse(shapes: Any) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED")
 
-    job = policy(tmp_path, train_step=Refused())
+    step = Compiles()
+    setattr(step, part, refuse)
+    step.first.set()
+    step.second.set()
+    job = policy(tmp_path, train_step=step)
     job.compile_ahead()
     job.move_to(0)
-    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+    if part == "compile_update":
         job.warm_up()
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        job.warm_up() if part == "compile_warm_up" else job.train([])
+    assert not compiling()
 
 
-def test_a_job_that_ends_early_waits_for_one_program_alone(tmp_path):
+def test_a_job_that_ends_early_waits_for_what_is_at_work_alone(tmp_path):
     step = Compiles()
     job = policy(tmp_path, train_step=step)
     job.compile_ahead()
     assert step.begun.wait(30)
-    threading.Timer(0.05, step.may_end.set).start()
+    threading.Timer(0.05, step.first.set).start()
     job.close()
     assert step.done == ["first"]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("compiles the training")]
+    assert not compiling()
+
+
+def compiling() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("compiles the training")]

@@ -6,7 +6,7 @@ not depend on how the tokens are split into micro-batches, rows or devices.
 Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -220,33 +220,30 @@ class TrainStep:
             "apply": self._apply.lower(state, totals),
         }
 
-    def compile(self, shapes: Sequence[Shape], goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Compiles what `warm_up` and `update` run, from shapes alone; they then find it done.
+    def compile_warm_up(self, shapes: Sequence[Shape]) -> None:
+        """Compiles what `warm_up` runs, from shapes alone; it then finds it done.
 
-        Needs no accelerator's time: a thread of its own can do it while rollouts are sampled, if the step is not used
-        meanwhile.
-
-        Args:
-            goes_on: asked before every program; where it says no, the rest is left.
+        This and `compile_update` need nothing of an accelerator: a thread of its own can do them, one after the other,
+        while rollouts are sampled.
         """
-        first = self._lanes[0]
+        self._compile_sums(shapes, self._lanes[0])
 
-        def programs() -> Iterator[jax.stages.Lowered]:
-            for rows, row_len in shapes:
-                for device in dict.fromkeys(self._lanes):
-                    state, totals, batch = self._shaped(rows, row_len, device)
-                    yield self._accumulate.lower(state.params, totals, batch)
-                    yield self._zeros.lower(state.params)
-            state, totals, _ = self._shaped(*shapes[0], first)
-            yield self._measure.lower(totals)
-            yield self._apply.lower(state, totals)
-            if len(self._lanes) > 1:
-                yield self._add.lower(totals, totals)
+    def compile_update(self, shapes: Sequence[Shape]) -> None:
+        """Compiles what else `update` runs, as `compile_warm_up`."""
+        first, *others = dict.fromkeys(self._lanes)
+        for device in others:
+            self._compile_sums(shapes, device)
+        state, totals, _ = self._shaped(*shapes[0], first)
+        self._measure.lower(totals).compile()
+        self._apply.lower(state, totals).compile()
+        if len(self._lanes) > 1:
+            self._add.lower(totals, totals).compile()
 
-        for program in programs():
-            if not goes_on():
-                return
-            program.compile()
+    def _compile_sums(self, shapes: Sequence[Shape], device: Any) -> None:
+        for rows, row_len in shapes:
+            state, totals, batch = self._shaped(rows, row_len, device)
+            self._zeros.lower(state.params).compile()
+            self._accumulate.lower(state.params, totals, batch).compile()
 
     def _shaped(self, rows: int, row_len: int, device: Any = None) -> tuple[TrainState, _Totals, Batch]:
         """State, sums and micro-batch [rows, row_len] as shapes, with the places where an update has them.
