@@ -20,6 +20,7 @@ _COLOURS = {
     "adaptive": "#1b6ca8", "fixed": "#46a0d6", "stagewise": "#7b52ab", "weight_only": "#c2571a",
     "harness_only": "#d9a404", "prompt_only": "#3f8f5f", "random_edit": "#8a8a8a", "strong": "#1b1b1b",
 }  # fmt: skip
+_BRANCH_COLOURS = {"switch_09": "#a98bd0", "switch_24": "#4b2a73"}
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _switching(results: Results) -> Figure | None:
 
 
 def _colour(method: str) -> str:
-    return _COLOURS.get(method, "#7b52ab")
+    return _COLOURS.get(method) or _BRANCH_COLOURS.get(method, "#7b52ab")
 
 
 def _percent(values: Iterable[float]) -> list[float]:

@@ -37,12 +37,21 @@ def state(results: Results) -> str:
         seconds = [run.content["seconds"] or 0.0 for run in runs]
         lines.append(f"They took {sum(seconds) / 3600:.1f} hours, with {sum(run.rollouts for run in runs):,} rollouts.")
     lines += [""] if results.missing else []
-    lines += [f"Missing: {', '.join(results.missing)}."] if results.missing else []
+    lines += [f"Missing, by seed: {_by_method(results.missing)}."] if results.missing else []
     codes = sorted({str(run.content["code"]) for run in results.by_name.values()})
     machines = sorted({_machine(run.content) for run in results.by_name.values()})
     lines += ["", f"Code: {', '.join(codes)}. Machines: {'; '.join(machines)}."] if there else []
     lines += ["", *_unequal(results)]
     return "\n".join(lines).rstrip()
+
+
+def _by_method(names: Iterable[str]) -> str:
+    """Runs `domain/method/seed`, each method's together."""
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        method, _, seed = name.rpartition("/")
+        seeds.setdefault(method, []).append(seed)
+    return "; ".join(f"{method} {', '.join(those)}" for method, those in seeds.items())
 
 
 def _machine(content: Mapping[str, Any]) -> str:

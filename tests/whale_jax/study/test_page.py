@@ -1,5 +1,6 @@
 """The page is made of results alone, between its markers, and twice the same."""
 
+import dataclasses
 import re
 import shutil
 from xml.etree import ElementTree
@@ -11,6 +12,8 @@ from tests.whale_jax.study.made_study import manifest, result, scores, search
 from whale_jax.study.__main__ import main
 from whale_jax.study.design import StudyError
 from whale_jax.study.page import BLOCKS, write_page
+from whale_jax.study.results import read_results
+from whale_jax.study.tables import state
 
 CURVE = (("initial", 0, (0, 0)), ("cycle 1, weights", 400, (1, 0)), ("cycle 1, search", 900, (1, 1)))
 RUNS = {
@@ -78,7 +81,7 @@ def test_a_page_says_what_was_measured_and_what_is_missing(study, page):
         assert f"]({path.name})" in block(page, path.stem)
     state = block(page, "state")
     assert "9 of 10 runs have a result." in state
-    assert "Missing: searchqa/later/11." in state
+    assert "Missing, by seed: searchqa/later 11." in state
     assert "Code: c0de. Machines: a chip, 2 x cpu, 0.0." in state
     assert "differ" not in state
     by_name = {(line[0], line[2]): line for line in rows(page, "answers")}
@@ -161,3 +164,8 @@ def test_the_command(study, page, capsys):
 def test_the_shipped_page_has_every_block_once():
     text = (ROOT / "docs/study/README.md").read_text()
     assert {name: text.count(f"<!-- study: {name} -->") for name in BLOCKS} == dict.fromkeys(BLOCKS, 1)
+
+
+def test_missing_runs_of_a_method_are_named_together(study):
+    results = dataclasses.replace(read_results(study), missing=["a/b/1", "a/c/1", "a/b/2"])
+    assert "Missing, by seed: a/b 1, 2; a/c 1." in state(results)
