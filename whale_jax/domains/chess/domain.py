@@ -71,30 +71,13 @@ class Chess:
     tool_names: frozenset[str] = PuzzleEnv.names
     catalogue: Sequence[Edit] = field(default=CATALOGUE, repr=False)
 
-    @property
-    def h0(self) -> str:
-        """See `Domain.h0`."""
-        return _source("h0.py")
-
-    @property
-    def strong(self) -> str:
-        """See `Domain.strong`."""
-        return _source("strong.py")
-
-    @property
-    def skill(self) -> str:
-        """See `Domain.skill`."""
-        return _source("skill.md")
-
-    @property
-    def scripted_replies(self) -> Sequence[str]:
-        """See `Domain.scripted_replies`. There are no tools, hence no tool call among them."""
-        return SCRIPTED_REPLIES
-
-    @property
-    def scripted_result(self) -> str:
-        """See `Domain.scripted_result`."""
-        return SCRIPTED_RESULT
+    # The same for all; see `Domain`.
+    h0 = _source("h0.py")
+    strong = _source("strong.py")
+    skill = _source("skill.md")
+    scripted_replies = SCRIPTED_REPLIES
+    scripted_result = SCRIPTED_RESULT
+    figures = behaviour.FIGURES
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """See `Domain.tasks`."""
@@ -107,11 +90,6 @@ class Chess:
     def verify(self, task: Task, answer_text: str | None, *, protocol: VerifierProtocol = "honest") -> Verdict:
         """The verdict on a reply that is the first and only one of its episode; for the rest ask the episode's env."""
         return self.env(task).verify(answer_text, protocol=protocol)
-
-    @property
-    def figures(self) -> Mapping[str, str]:
-        """See `Domain.figures`."""
-        return behaviour.FIGURES
 
     def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
         """See `Domain.behaviour`. Figures by theme and rating are in `behaviour.behaviour` alone."""

@@ -66,30 +66,13 @@ class SearchQA:
     tool_names: frozenset[str] = SearchEnv.names
     catalogue: Sequence[Edit] = field(default=CATALOGUE, repr=False)
 
-    @property
-    def h0(self) -> str:
-        """See `Domain.h0`."""
-        return _source("h0.py")
-
-    @property
-    def strong(self) -> str:
-        """See `Domain.strong`."""
-        return _source("strong.py")
-
-    @property
-    def skill(self) -> str:
-        """See `Domain.skill`."""
-        return _source("skill.md")
-
-    @property
-    def scripted_replies(self) -> Sequence[str]:
-        """See `Domain.scripted_replies`."""
-        return SCRIPTED_REPLIES
-
-    @property
-    def scripted_result(self) -> str:
-        """See `Domain.scripted_result`."""
-        return SCRIPTED_RESULT
+    # The same for all; see `Domain`.
+    h0 = _source("h0.py")
+    strong = _source("strong.py")
+    skill = _source("skill.md")
+    scripted_replies = SCRIPTED_REPLIES
+    scripted_result = SCRIPTED_RESULT
+    figures = FIGURES
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """See `Domain.tasks`."""
@@ -106,11 +89,6 @@ class SearchQA:
         if self.judge is None:
             return exact_match(answer_text, references)
         return judged(answer_text, task.inputs["question"], references, self.judge, protocol=protocol)
-
-    @property
-    def figures(self) -> Mapping[str, str]:
-        """See `Domain.figures`."""
-        return FIGURES
 
     def behaviour(self, tasks: Sequence[Task], traces: Sequence[Trace], codec: TraceCodec) -> Mapping[str, float]:
         """See `Domain.behaviour`."""
