@@ -48,7 +48,7 @@ async def alternate(run: Run) -> Returned:
     """
     schedule = run.schedule
     pair = run.initial_pair
-    if schedule.has_weight_phase and not run.journal.entries:
+    if schedule.has_weight_phase and not schedule.probes and not run.journal.entries:
         run.policy.compile_ahead()
     await run.milestone("initial", pair)
     cycle = 0

@@ -24,7 +24,7 @@ def test_a_phase_that_the_rollout_budget_cuts_short_gets_its_search_only_where_a
     assert weight["decision"]["reason"] == ROLLOUTS_USED
 
 
-@pytest.mark.parametrize(("schedule", "times"), [("fixed", 1), ("harness_only", 0)])
+@pytest.mark.parametrize(("schedule", "times"), [("fixed", 1), ("weight_only", 1), ("harness_only", 0)])
 def test_a_run_that_begins_with_weights_compiles_their_step_during_its_first_evaluation(
     tmp_path, monkeypatch, schedule, times
 ):
