@@ -1,7 +1,8 @@
 """What a study rests on, written down before its first run: h0, catalogues, checkpoints, data, budgets, by hash.
 
 `manifest.json` in the study's directory is written once. A study whose settings or inputs are no longer those is
-refused: a figure that was measured after one of them moved could have been chosen.
+refused: a figure that was measured after one of them moved could have been chosen. Where a fault of the study itself
+has to be mended, the manifest is changed by hand, and its key `amended` says to every reader of the page what and why.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def freeze(out: Path, content: Mapping[str, Any]) -> bool:
 
 def changes(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What is not as it was frozen, one line each."""
-    before, after = dict(_leaves(frozen)), dict(_leaves(now))
+    before, after = dict(_leaves({key: frozen[key] for key in frozen if key != "amended"})), dict(_leaves(now))
     return [
         f"{name} was {_shown(before, name)}, is {_shown(after, name)}"
         for name in sorted(before.keys() | after.keys())

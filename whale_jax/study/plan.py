@@ -27,6 +27,7 @@ class Planned:
     Attributes:
         parts: its inputs, shared by the runs that have the same.
         rollouts: of training and search, as far as they can be foreseen; what a branch shares is not its own.
+        shared: rollouts that a branch shares.
         evaluations: episodes of evaluations and of the matrix.
         seconds: what they take, at the study's seconds per episode.
     """
@@ -35,6 +36,7 @@ class Planned:
     config: RunConfig
     parts: Parts
     rollouts: int
+    shared: int
     evaluations: int
     seconds: float
 
@@ -49,7 +51,7 @@ def plan_study(study: Study, out: Path) -> list[Planned]:
 
     Raises:
         StudyError: settings or inputs are wrong, a branch changes what it cannot, or the runs of a domain have not the
-            same budget of rollouts; one line per problem.
+            same budget of rollouts or do not use it; one line per problem.
     """
     problems: dict[str, list[str]] = {}
     planned: list[Planned] = []
@@ -112,7 +114,7 @@ def _planned(study: Study, spec: RunSpec, config: RunConfig, parts: Parts, befor
         evaluations += cells * len(parts.splits[Split.VALIDATION]) * config.evaluation.validation_samples
     rollouts = max(0, rollouts - shared)
     seconds = (rollouts + evaluations) * study.seconds_per_episode * spec.cost
-    return Planned(spec, config, parts, rollouts, evaluations, seconds)
+    return Planned(spec, config, parts, rollouts, shared, evaluations, seconds)
 
 
 def _shared(parent: RunConfig, entry: int) -> int:
@@ -125,7 +127,7 @@ def _shared(parent: RunConfig, entry: int) -> int:
 
 
 def _unequal(planned: Sequence[Planned]) -> list[str]:
-    """Runs of a domain whose budget is not that of its first run."""
+    """Runs of a domain whose budget is not that of its first run, or whose schedule ends well before it."""
     first: dict[str, Planned] = {}
     found = []
     for one in planned:
@@ -135,4 +137,15 @@ def _unequal(planned: Sequence[Planned]) -> list[str]:
         elif one.config.run.max_rollouts != budget:
             other = first[one.spec.domain].spec.name
             found.append(f"{one.spec.name}: --max_rollouts={one.config.run.max_rollouts}, and {other} has {budget}")
+        elif (ends := one.rollouts + one.shared) + _largest_unit(one) <= budget:
+            found.append(f"{one.spec.name}: its schedule ends after {ends} of {budget} rollouts, which others use")
     return found
+
+
+def _largest_unit(one: Planned) -> int:
+    """Rollouts that a run makes or leaves as a whole: of a training step, or of an iteration of its search."""
+    config = one.config
+    step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    if config.schedule.schedule == "weight_only":
+        return step
+    return max(step, config.search.candidates * len(one.parts.splits[Split.HARNESS]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -72,7 +73,7 @@ def _unequal(results: Results) -> list[str]:
 
 
 def frozen(results: Results) -> str:
-    """What was frozen before the first run."""
+    """What was frozen before the first run, and what had to be changed after it."""
     rows = []
     for domain, hashes in results.manifest["domains"].items():
         rows += [[domain, name, f"`{value}`"] for name, value in hashes.items()]
@@ -91,6 +92,7 @@ def frozen(results: Results) -> str:
     return "\n\n".join([
         _table(["domain", "what", "SHA-256"], rows),
         _table(["domain", "method", "most rollouts", "seeds", "configuration, by seed"], configs),
+        *(f"**Amended.** {line}" for line in results.manifest.get("amended", [])),
     ])  # fmt: skip
 
 
@@ -219,7 +221,8 @@ def _spread(values: Sequence[int]) -> str:
 
 
 def _counted(names: Sequence[str]) -> str:
-    return ", ".join(f"{name} x {names.count(name)}" for name in sorted(set(names), key=lambda one: -names.count(one)))
+    often_first = sorted(Counter(names).items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{name} x {count}" for name, count in often_first)
 
 
 def _nothing(what: str = "") -> str:

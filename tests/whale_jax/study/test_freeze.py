@@ -1,5 +1,7 @@
 """What was frozen before the first run is the same at every later one, or nothing goes on."""
 
+import json
+
 import pytest
 
 from whale_jax.study.design import StudyError
@@ -19,6 +21,12 @@ def test_a_manifest_is_written_once_and_then_only_compared(tmp_path):
     assert not freeze(tmp_path / "out", FROZEN)
     assert (tmp_path / "out/manifest.json").read_bytes() == written
     assert read_manifest(tmp_path / "out") == FROZEN
+
+
+def test_an_amendment_is_told_and_compared_with_nothing(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps(FROZEN | {"amended": ["on a day: why"]}))
+    assert not freeze(tmp_path, FROZEN)
+    assert read_manifest(tmp_path)["amended"] == ["on a day: why"]
 
 
 @pytest.mark.parametrize(

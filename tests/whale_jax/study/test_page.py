@@ -1,6 +1,7 @@
 """The page is made of results alone, between its markers, and twice the same."""
 
 import dataclasses
+import json
 import re
 import shutil
 from xml.etree import ElementTree
@@ -164,6 +165,13 @@ def test_the_command(study, page, capsys):
 def test_the_shipped_page_has_every_block_once():
     text = (ROOT / "docs/study/README.md").read_text()
     assert {name: text.count(f"<!-- study: {name} -->") for name in BLOCKS} == dict.fromkeys(BLOCKS, 1)
+
+
+def test_an_amendment_stands_below_what_was_frozen(study, page):
+    path = study / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"amended": ["On a day, a budget."]}))
+    write_page(study, page)
+    assert block(page, "frozen").endswith("**Amended.** On a day, a budget.")
 
 
 def test_missing_runs_of_a_method_are_named_together(study):

@@ -95,6 +95,7 @@ def small(shipped, planned, tmp_path, monkeypatch):
     [
         ({"a": [], "b": ["--max_rollouts=6000"]}, "searchqa/b/11: --max_rollouts=6000, and searchqa/a/11 has 6016"),
         ({"a": ["--max_rollouts=0"]}, "searchqa/a/11: --max_rollouts=0 is no budget"),
+        ({"a": ["--weight_budget_epochs=1.8125"]}, "searchqa/a/11: its schedule ends after 5568 of 6016 rollouts"),
         ({"a": ["--domain=math"]}, "searchqa/a/11: its flagfiles say --domain=math"),
         ({"a": ["--stop_after=weight_phase"]}, "searchqa/a/11: --stop_after must be never"),
         ({"a": ["--learning_rate=-1"]}, "searchqa/a/11: .*--learning_rate must be > 0, got -1"),
