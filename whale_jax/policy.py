@@ -142,7 +142,7 @@ class Policy:
         return report
 
     def compile_ahead(self) -> None:
-        """Begins to compile the training step, beside whatever else is done until `warm_up`."""
+        """Begins to compile the training step beside whatever comes; `warm_up` and `train` wait for what they need."""
         self.order("compile_ahead")
         self._ahead = Ahead(self._train_step, self._shapes())
 
