@@ -224,7 +224,7 @@ def make_policy(
         sampling=_sampling(config),
         remat=Remat.of(config.model.remat),
         compute_dtype=jnp.dtype(config.model.compute_dtype),
-        devices=jax.local_devices() if lanes else None,
+        workers=jax.local_device_count() if lanes else 0,
         placement=placement,
         max_grad_norm=training.max_grad_norm,
         clock=clock,

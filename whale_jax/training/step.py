@@ -6,7 +6,9 @@ not depend on how the tokens are split into micro-batches, rows or devices.
 Letters: R rows of a micro-batch, T positions of a row, N = R x T, D hidden size.
 """
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec, SingleDeviceSharding
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
@@ -34,7 +36,7 @@ _NAMED = 5
 """How many parameters a message names."""
 
 LANES = 4
-"""Sums that the micro-batches of a mini-batch are dealt to, whatever the number of devices."""
+"""Sums that the micro-batches of a mini-batch are dealt to, whatever the number of workers."""
 
 
 class TrainingDiverged(RuntimeError):
@@ -107,7 +109,7 @@ class TrainStep:
         loss_chunk: int = 256,
         remat: Remat | bool = True,
         compute_dtype: DTypeLike = jnp.float32,
-        devices: Sequence[Any] | None = None,
+        workers: int = 0,
         placement: Placement | None = None,
         max_grad_norm: float = 0.0,
     ) -> None:
@@ -120,16 +122,16 @@ class TrainStep:
             loss_chunk: tokens whose logits exist at once.
             remat: what the backward pass recomputes (`Remat`); True is each layer.
             compute_dtype: dtype of activations; parameters, gradients and sums are fp32.
-            devices: `jax.Device`s that compute different micro-batches at the same time, each with a copy of the
-                parameters; the state lives on the first. Micro-batch i belongs to lane i mod `LANES`, and lanes are
-                added in their order, so the result has the same bits on any number of devices. Default: one lane,
-                wherever the state is.
-            placement: the mesh that state and rows are divided over, in place of `devices`. The results are those of
+            workers: micro-batches that are computed at the same time, on the one device where the state is. For a CPU,
+                where the loops of a program run on one core, and programs of several threads on several. Micro-batch i
+                belongs to lane i mod `LANES`, and lanes are added in their order, so the result has the same bits for
+                any number of workers. Default: one lane, and no thread.
+            placement: the mesh that state and rows are divided over, in place of `workers`. The results are those of
                 one device up to rounding.
             max_grad_norm: a gradient of a larger global norm is taken for divergence; 0: none is.
 
         Raises:
-            ValueError: both `devices` and `placement` are given.
+            ValueError: both `workers` and `placement` are given.
         """
         self._config = config
         self._optimizer = optimizer
@@ -137,9 +139,10 @@ class TrainStep:
         self._loss_chunk = loss_chunk
         self._remat = remat
         self._compute_dtype = compute_dtype
-        if devices and placement is not None:
-            raise ValueError("TrainStep: give devices or a placement, not both")
-        self._lanes = [devices[lane % len(devices)] for lane in range(LANES)] if devices else [None]
+        if workers and placement is not None:
+            raise ValueError("TrainStep: give workers or a placement, not both")
+        self._workers = workers
+        self._launch = threading.Lock()
         self._placement = placement
         self._max_grad_norm = max_grad_norm
         self._traced = 0
@@ -173,8 +176,7 @@ class TrainStep:
             step = put(np.zeros((), np.int32), self._placement.on(PartitionSpec()))
             return TrainState(params, self._init(params), step)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-        state = TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
-        return state if self._lanes[0] is None else jax.device_put(state, self._lanes[0])
+        return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
 
     def place(self, params: Params) -> Params:
         """Weights to be served alone: where `init` puts them on a mesh, otherwise where they are."""
@@ -196,13 +198,11 @@ class TrainStep:
 
         `state` stays valid and nothing of it changes.
         """
-        device = self._lanes[0]
-        params = state.params if device is None else jax.device_put(state.params, device)
         for rows, row_len in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], -shape[1])):
             tokens = np.zeros((rows, row_len), np.int32)
             real = np.ones((rows, row_len), np.float32)
             batch = Batch(tokens, np.ones_like(tokens), tokens, real, np.zeros_like(real))
-            jax.block_until_ready(self._accumulate(params, self._no_totals(params, device), self._placed(batch)))
+            jax.block_until_ready(self._accumulate(state.params, self._zeros(state.params), self._placed(batch)))
 
     def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
         """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
@@ -226,26 +226,20 @@ class TrainStep:
         This and `compile_update` need nothing of an accelerator: a thread of its own can do them, one after the other,
         while rollouts are sampled.
         """
-        self._compile_sums(shapes, self._lanes[0])
+        for rows, row_len in shapes:
+            state, totals, batch = self._shaped(rows, row_len)
+            self._accumulate.lower(state.params, totals, batch).compile()
+        self._zeros.lower(state.params).compile()
 
     def compile_update(self, shapes: Sequence[Shape]) -> None:
         """Compiles what else `update` runs, as `compile_warm_up`."""
-        first, *others = dict.fromkeys(self._lanes)
-        for device in others:
-            self._compile_sums(shapes, device)
-        state, totals, _ = self._shaped(*shapes[0], first)
+        state, totals, _ = self._shaped(*shapes[0])
         self._measure.lower(totals).compile()
         self._apply.lower(state, totals).compile()
-        if len(self._lanes) > 1:
+        if self._workers:
             self._add.lower(totals, totals).compile()
 
-    def _compile_sums(self, shapes: Sequence[Shape], device: Any) -> None:
-        for rows, row_len in shapes:
-            state, totals, batch = self._shaped(rows, row_len, device)
-            self._zeros.lower(state.params).compile()
-            self._accumulate.lower(state.params, totals, batch).compile()
-
-    def _shaped(self, rows: int, row_len: int, device: Any = None) -> tuple[TrainState, _Totals, Batch]:
+    def _shaped(self, rows: int, row_len: int) -> tuple[TrainState, _Totals, Batch]:
         """State, sums and micro-batch [rows, row_len] as shapes, with the places where an update has them.
 
         Raises:
@@ -267,9 +261,6 @@ class TrainStep:
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
             batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
-        elif device is not None:
-            here = SingleDeviceSharding(device)
-            state, totals = jax.tree.map(lambda leaf: _placed_shape(leaf, here), (state, totals))
         return state, totals, batch
 
     def opt_state_shapes(self) -> optax.OptState:
@@ -317,23 +308,28 @@ class TrainStep:
 
     def _totals(self, params: Params, batches: Sequence[Batch]) -> tuple[_Totals, list[jax.Array]]:
         """Sums over all micro-batches, and each one's log-probabilities of its sampled targets."""
-        lanes = self._lanes[: len(batches)]
-        copies = {device: params if device is None else jax.device_put(params, device) for device in lanes}
-        totals = [self._no_totals(copies[device], device) for device in lanes]
-        logprobs = []
-        for index, batch in enumerate(batches):
-            lane = index % len(lanes)
-            totals[lane], logprobs_RxT = self._accumulate(copies[lanes[lane]], totals[lane], self._placed(batch))
-            logprobs.append(logprobs_RxT)
+        lanes = min(LANES, len(batches)) if self._workers else 1
+        totals = [self._zeros(params) for _ in range(lanes)]
+        logprobs: dict[int, jax.Array] = {}
+
+        def add_up(lane: int) -> None:
+            for index in range(lane, len(batches), lanes):
+                with self._launch:  # of several threads, the first compiles for all
+                    totals[lane], logprobs[index] = self._accumulate(params, totals[lane], self._placed(batches[index]))
+
+        def work(lane: int) -> None:
+            add_up(lane)
+            jax.block_until_ready(totals[lane])
+
+        if self._workers:
+            with ThreadPoolExecutor(self._workers, "adds up micro-batches") as pool:
+                list(pool.map(work, range(lanes)))
+        else:
+            add_up(0)
         result, *others = totals
         for other in others:
-            result = self._add(result, jax.device_put(other, lanes[0]))
-        return result, logprobs
-
-    def _no_totals(self, params: Params, device: Any) -> _Totals:
-        """Sums of nothing, where those of micro-batches will be: a device, or (None) wherever `params` are."""
-        totals = self._zeros(params)
-        return totals if device is None else jax.device_put(totals, device)
+            result = self._add(result, other)
+        return result, [logprobs[index] for index in range(len(batches))]
 
     def _trace_zeros(self, params: Params) -> _Totals:
         self._traced += 1

@@ -143,19 +143,35 @@ def test_an_empty_micro_batch_adds_nothing(train_step, params):
 
 
 @pytest.mark.slow
-def test_the_number_of_devices_changes_no_bit(params):
+def test_the_number_of_workers_changes_no_bit(params):
     """Several micro-batches to a lane, and fewer micro-batches than lanes."""
-    devices = jax.local_devices()
-    assert len(devices) == 2
     steps = [
-        TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, remat=False, devices=some)
-        for some in (devices[:1], devices)
+        TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, remat=False, workers=workers)
+        for workers in (1, 3)
     ]
     for batches in (one_by_one(random_sequences(LANES + 2)), one_by_one(random_sequences(3))):
         (one, metrics), (two, expected) = [step.update(step.init(params), batches) for step in steps]
         assert metrics == expected
         for a, b in zip(leaves(one.params), leaves(two.params), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_workers_compile_once_and_their_errors_are_the_callers(params, monkeypatch):
+    step = TrainStep(CONFIG, optax.sgd(1.0), sampling=SAMPLING, loss_chunk=16, remat=False, workers=LANES)
+    state, _ = step.update(step.init(params), one_by_one(random_sequences(2 * LANES)))
+    assert step.compilations == 5
+    accumulate, calls = step._accumulate, []
+
+    def second_fails(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return accumulate(*args)
+
+    monkeypatch.setattr(step, "_accumulate", second_fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        step.update(state, one_by_one(random_sequences(LANES)))
+    assert all(np.isfinite(leaf).all() for leaf in leaves(state.params))
 
 
 def test_shapes_are_compiled_once(train_step, params):
@@ -274,6 +290,14 @@ def test_after_a_warm_up_no_shape_of_the_ladder_is_compiled_and_the_largest_ran_
     assert accumulate._cache_size() == compiled == 2
 
 
+@pytest.fixture
+def logged():
+    """Compilations are logged, those of all threads."""
+    jax.config.update("jax_log_compiles", True)
+    yield
+    jax.config.update("jax_log_compiles", False)
+
+
 def on_a_mesh():
     return {"placement": Placement(CONFIG, make_mesh(1, 2, 1, devices=jax.devices()[:2]))}
 
@@ -281,10 +305,10 @@ def on_a_mesh():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
-    [dict, lambda: {"devices": jax.local_devices()[:1]}, lambda: {"devices": jax.local_devices()[:2]}, on_a_mesh],
-    ids=["one device", "a device", "two devices", "a mesh"],
+    [dict, lambda: {"workers": 2}, on_a_mesh],
+    ids=["one lane", "two workers", "a mesh"],
 )
-def test_what_was_compiled_ahead_is_compiled_once(params, caplog, where):
+def test_what_was_compiled_ahead_is_compiled_once(params, caplog, logged, where):
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-3, clip_norm=1.0))
     step = TrainStep(CONFIG, optimizer, sampling=SAMPLING, loss_chunk=16, remat=False, **where())
     batches = packed(random_sequences(6))
@@ -295,11 +319,10 @@ def test_what_was_compiled_ahead_is_compiled_once(params, caplog, where):
         return [name for name in names if name.startswith("Finished XLA compilation of jit(_trace")]
 
     def compile_here():
-        with jax.log_compiles():  # of this thread
-            step.compile_warm_up([(ROWS, ROW_LEN)])
-            step.compile_update([(ROWS, ROW_LEN)])
+        step.compile_warm_up([(ROWS, ROW_LEN)])
+        step.compile_update([(ROWS, ROW_LEN)])
 
-    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(compile_here).result()
         assert {name.split("_trace_")[1].split(")")[0] for name in compiled()} >= {"accumulate", "apply", "measure"}
