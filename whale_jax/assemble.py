@@ -51,6 +51,7 @@ from whale_jax.run import Run
 from whale_jax.rundir import Inputs
 from whale_jax.schedule import Schedule, make_schedule
 from whale_jax.serving.driver import Driver, Sampling, ServingError, make_driver
+from whale_jax.serving.replicas import replica_devices
 from whale_jax.settings import TrainingSettings
 from whale_jax.stages import ClockedDomain, ClockedProposer, StageClock
 from whale_jax.storage.home import Home
@@ -319,10 +320,10 @@ def assemble(
 
 
 def _replica_devices(replicas: int) -> list[Any]:
-    devices = jax.local_devices()
-    if replicas > len(devices):
-        raise ConfigError(f"--replicas={replicas}: this machine has {len(devices)} devices, and a replica needs one")
-    return devices[: replicas or len(devices)]
+    try:
+        return replica_devices(replicas)
+    except ValueError as error:
+        raise ConfigError(f"--replicas={replicas}: {error}") from error
 
 
 DEMO_FOLDERS = {"math": "math/checkpoint", "chess": "chess/checkpoint"}

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from absl import flags as absl_flags
 
@@ -27,6 +26,7 @@ from whale_jax.qwen3_5.convert import CheckpointError, load_checkpoint
 from whale_jax.qwen3_5.params import cast_params
 from whale_jax.serving.driver import ServingError, make_driver
 from whale_jax.serving.engine import Engine
+from whale_jax.serving.replicas import replica_devices
 from whale_jax.storage.bucket import BucketError
 
 
@@ -70,14 +70,15 @@ def serving(settings: ServeSettings) -> Iterator[Any]:
         config, params = load_checkpoint(directory)
     except (CheckpointConfigError, CheckpointError) as error:
         raise ConfigError(f"--checkpoint={directory}: {error}") from error
-    devices = jax.local_devices()
-    if settings.replicas > len(devices):
-        raise ConfigError(f"--replicas={settings.replicas}: this machine has {len(devices)} devices")
+    try:
+        devices = replica_devices(settings.replicas)
+    except ValueError as error:
+        raise ConfigError(f"--replicas={settings.replicas}: {error}") from error
     dtype = jnp.dtype(settings.dtype)
     params = cast_params(params, dtype)
     with ExitStack() as stack:
         drivers: list[Any] = []
-        for device in devices[: settings.replicas or len(devices)]:
+        for device in devices:
             engine = Engine(
                 config,
                 params,

@@ -96,7 +96,7 @@ class OnThisHost(Driver):
     """Takes the weights from wherever they are, as an engine does."""
 
     def set_weights(self, params: Any, version: int) -> None:
-        (served,) = WeightSwap(jax.local_devices()[:1], lambda: None, form=lambda same: same)(params)
+        (served,) = WeightSwap(jax.local_devices()[:1], form=lambda same: same)(params)
         super().set_weights(served.params, version)
 
 

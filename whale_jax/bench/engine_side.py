@@ -12,8 +12,11 @@ import jax
 
 from whale_jax.bench.workload import Turn, Workload
 from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving import engine as engine_module
+from whale_jax.serving import rows
 from whale_jax.serving.driver import Driver, DriverName, Sampling, make_driver
 from whale_jax.serving.engine import Engine
+from whale_jax.serving.replicas import replica_devices
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=20)
 
@@ -43,7 +46,7 @@ def make_engines(config: Qwen35Config, params: Any, workload: Workload, *, slots
     max_len = -(-workload.longest // 64) * 64
     return [
         Engine(config, params, slots=slots, max_len=max_len, stop_ids=(-1,), device=device)
-        for device in jax.local_devices()[:replicas]
+        for device in replica_devices(replicas)
     ]
 
 
@@ -141,8 +144,13 @@ def profile(engine: Engine, workload: Workload) -> Profile:
 
 @contextmanager
 def _timed(engine: Engine, result: Profile) -> Iterator[None]:
-    """Puts a stopwatch around every jitted function that the engine holds."""
-    originals = {name: value for name, value in vars(engine).items() if isinstance(value, jax.stages.Wrapped)}
+    """Puts a stopwatch around every jitted function that the engine calls."""
+    originals = [
+        (place, name, value)
+        for place in (engine._programs, engine_module, rows)
+        for name, value in vars(place).items()
+        if isinstance(value, jax.stages.Wrapped)
+    ]
     decode = engine.decode
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,17 +163,17 @@ def _timed(engine: Engine, result: Profile) -> Iterator[None]:
 
         return call
 
-    def counted(rows: Any) -> Any:
+    def counted(asked: Any) -> Any:
         result.decode_calls += 1
-        result.decode_rows += len(rows)
-        return decode(rows)
+        result.decode_rows += len(asked)
+        return decode(asked)
 
-    for name, function in originals.items():
-        setattr(engine, name, timed(name.strip("_"), function))
+    for place, name, function in originals:
+        setattr(place, name, timed(name.strip("_"), function))
     engine.decode = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for name, function in originals.items():
-            setattr(engine, name, function)
+        for place, name, function in originals:
+            setattr(place, name, function)
         del engine.decode

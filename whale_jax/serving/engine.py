@@ -116,8 +116,6 @@ class Engine(SlotMemory):
             "extended_tokens": 0,
             "extend_steps": 0,
             "decode_steps": 0,
-            "compilations": 0,
-            "late_compilations": 0,
         }
         self._warm = False
         super().__init__(
@@ -142,7 +140,7 @@ class Engine(SlotMemory):
         self.prefix_bytes = prefix_bytes
         self.host_bytes = host_bytes
         self.token_bytes = token_bytes
-        self._swap = WeightSwap([self._device], self._traced)
+        self._swap = WeightSwap([self._device])
         self._params = self._swap(params)[0].params
         self._taken = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
         self._no_hidden = np.zeros(config.hidden_size, jnp.dtype(compute_dtype))
@@ -152,17 +150,8 @@ class Engine(SlotMemory):
         self._top_k_B = np.ones(slots, np.int32)
         self._stop_BxM = np.full((slots, MAX_STOP_IDS), -1, np.int32)
         self._stop_from_B = np.zeros(slots, np.int32)
-        settings = programs.Settings(config, compute_dtype, max_top_k)
-        self._extend_step = jax.jit(
-            self._counted(partial(programs.extend_step, settings, lot=self.extend_lot)), donate_argnums=1
-        )
-        self._decode_step = jax.jit(
-            self._counted(partial(programs.decode_step, settings, lot=self.decode_lot)), donate_argnums=1
-        )
-        self._cast_step = jax.jit(self._counted(self._cast))
-        self._first_step = jax.jit(self._counted(partial(programs.first_step, settings)))
-        self._stack_step = jax.jit(self._counted(_stack))
-        self._pick_step = jax.jit(self._counted(_pick))
+        settings = programs.Settings(config, jnp.dtype(compute_dtype), max_top_k)
+        self._programs = programs.compiled(settings, self.extend_lot, self.decode_lot)
 
     @property
     def vocab_size(self) -> int:
@@ -203,15 +192,11 @@ class Engine(SlotMemory):
         if shapes[0] != shapes[1]:
             raise ValueError("Engine.set_weights: structure or shapes differ from the weights being served")
         if isinstance(params, Served) and dtypes[0] != dtypes[1]:
-            given = self._cast_step(given)
+            given = _cast(given, tuple(jax.tree.leaves(dtypes[1])))
         elif not isinstance(params, Served):
             given = self._swap(given, dtypes[1])[0].params
         self._params = given
         self.version = version
-
-    def _cast(self, params: Any) -> Any:
-        """Parameters in the form being served, in the dtypes being served."""
-        return jax.tree.map(lambda leaf, served: leaf.astype(served.dtype), params, self._params)
 
     def configure(self, slot: int, sampling: Sampling, key: tuple[int, int], *, stop_from: int = 0) -> None:
         """Sets how `slot` samples from now on; before position `stop_from` no stop id is sampled."""
@@ -241,7 +226,7 @@ class Engine(SlotMemory):
             tokens_RxC[place, : len(row.ids)] = row.ids
             count_R[place] = len(row.ids)
             fresh_R[place] = row.fresh
-        self._cache, hidden_RxD, length_R = self._extend_step(
+        self._cache, hidden_RxD, length_R = self._programs.extend(
             self._params, self.paged_cache, slot_R, tokens_RxC, count_R, fresh_R
         )
         self.counters["computed_tokens"] += int(count_R.sum())
@@ -249,8 +234,8 @@ class Engine(SlotMemory):
         self.counters["extend_steps"] += 1
         sampled = None
         if any(row.last for row in rows):
-            sampled = self._first_step(self._params, hidden_RxD, length_R, self._controls(slot_R))
-        return ExtendResult((sampled, hidden_RxD, self._pick_step), {at: place for place, at in enumerate(ordered)})
+            sampled = self._programs.first(self._params, hidden_RxD, length_R, self._controls(slot_R))
+        return ExtendResult((sampled, hidden_RxD, _pick), {at: place for place, at in enumerate(ordered)})
 
     def first(self, rows: Sequence[tuple[int, Any, int]]) -> list[SampledIds]:
         """The token that follows for each (slot, hidden state at its last position, length): at most R of them.
@@ -263,9 +248,9 @@ class Engine(SlotMemory):
         length_R[: len(rows)] = [length for *_, length in rows]
         slot_R = self._rows_and_fillers([slot for slot, *_ in rows], count)
         # From the device or from host memory: all are put the same way, so that one program stacks them.
-        hidden_RxD = self._stack_step(tuple(jax.device_put(hidden, self._device) for hidden in hiddens))
+        hidden_RxD = _stack(tuple(jax.device_put(hidden, self._device) for hidden in hiddens))
         result = ExtendResult(
-            (self._first_step(self._params, hidden_RxD, length_R, self._controls(slot_R)), hidden_RxD, self._pick_step)
+            (self._programs.first(self._params, hidden_RxD, length_R, self._controls(slot_R)), hidden_RxD, _pick)
         )
         return [result.row(index) for index in range(len(rows))]
 
@@ -288,7 +273,7 @@ class Engine(SlotMemory):
             budget_R[index] = row.budget
             forced_RxK[index, : len(row.forced)] = row.forced
         given = programs.DecodeInput(last_R, budget_R, forced_RxK, self._controls(slot_R))
-        self._cache, out = self._decode_step(self._params, self.paged_cache, slot_R, given)
+        self._cache, out = self._programs.decode(self._params, self.paged_cache, slot_R, given)
         count_R, *arrays = jax.device_get(out)
         self.counters["computed_tokens"] += int(count_R.sum())
         self.counters["sampled_tokens"] += int(count_R.sum()) - sum(len(row.forced) for row in rows)
@@ -324,14 +309,18 @@ class Engine(SlotMemory):
             self._stop_from_B[slot_R],
         )
 
-    def _traced(self) -> None:
-        super()._traced()
-        self.counters["late_compilations"] += self._warm
+
+@partial(jax.jit, static_argnums=1)
+def _cast(params: Any, dtypes: tuple[Any, ...]) -> Any:
+    leaves, structure = jax.tree.flatten(params)
+    return jax.tree.unflatten(structure, [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)])
 
 
+@jax.jit
 def _stack(hiddens: tuple[jax.Array, ...]) -> jax.Array:
     return jnp.stack(hiddens)
 
 
+@jax.jit
 def _pick(hidden_RxD: jax.Array, row: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(hidden_RxD, row, keepdims=False)

@@ -63,11 +63,6 @@ class SlotMemory:
         self._new_pool(pages)
         self.resume()
         self._row_bytes = (self._cache.conv.nbytes + self._cache.state.nbytes) // slots
-        self._read_row = jax.jit(self._counted(rows.read_row))
-        self._write_row = jax.jit(self._counted(rows.write_row), donate_argnums=0)
-        self._read_pages = jax.jit(self._counted(rows.read_pages))
-        self._write_pages = jax.jit(self._counted(rows.write_pages), donate_argnums=0)
-        self._copy_page = jax.jit(self._counted(rows.copy_page), donate_argnums=0)
 
     @property
     def device(self) -> Any:
@@ -175,8 +170,8 @@ class SlotMemory:
             return None
         self._pool.share(pages[:full])
         if last:
-            self._cache = self._copy_page(self.paged_cache, np.int32(pages[full]), np.int32(last[0]))
-        conv, state = self._read_row(self.paged_cache, np.int32(slot))
+            self._cache = rows.copy_page(self.paged_cache, np.int32(pages[full]), np.int32(last[0]))
+        conv, state = rows.read_row(self.paged_cache, np.int32(slot))
         return Kept((*pages[:full], *last), conv, state, length, hidden)
 
     def start(self, slot: int, kept: Kept) -> bool:
@@ -189,8 +184,8 @@ class SlotMemory:
         self._pool.share(kept.pages[:full])
         self._hold(slot, [*kept.pages[:full], *last])
         if last:
-            self._cache = self._copy_page(self.paged_cache, np.int32(kept.pages[full]), np.int32(last[0]))
-        self._cache = self._write_row(self.paged_cache, np.int32(slot), kept.conv, kept.state, np.int32(kept.length))
+            self._cache = rows.copy_page(self.paged_cache, np.int32(kept.pages[full]), np.int32(last[0]))
+        self._cache = rows.write_row(self.paged_cache, np.int32(slot), kept.conv, kept.state, np.int32(kept.length))
         return True
 
     def drop(self, kept: Kept, *, tainted: bool = False) -> None:
@@ -204,7 +199,7 @@ class SlotMemory:
 
     def to_host(self, slot: int, length: int) -> RowState:
         """A copy of a slot's state, of `length` positions, in host memory."""
-        conv, state = jax.device_get(self._read_row(self.paged_cache, np.int32(slot)))
+        conv, state = jax.device_get(rows.read_row(self.paged_cache, np.int32(slot)))
         pages = self._pages[slot][: self.pages_for(length)]
         return RowState(*self._pages_to_host(pages), conv, state, length)
 
@@ -216,8 +211,8 @@ class SlotMemory:
         for at in range(0, len(self._pages[slot]), self._together):
             page_M = self._padded(self._pages[slot][at : at + self._together])
             parts = (_padded_pages(array[:, :, at : at + self._together], self._together) for array in state[:2])
-            self._cache = self._write_pages(self.paged_cache, page_M, *parts)
-        self._cache = self._write_row(self.paged_cache, np.int32(slot), state.conv, state.state, np.int32(state.length))
+            self._cache = rows.write_pages(self.paged_cache, page_M, *parts)
+        self._cache = rows.write_row(self.paged_cache, np.int32(slot), state.conv, state.state, np.int32(state.length))
         return True
 
     def exercise(self) -> None:
@@ -248,13 +243,13 @@ class SlotMemory:
         for at in range(0, len(pages), self._together):
             zero = np.zeros(shape, self._dtype)
             page_M = self._padded(pages[at : at + self._together])
-            self._cache = self._write_pages(self.paged_cache, page_M, zero, zero)
+            self._cache = rows.write_pages(self.paged_cache, page_M, zero, zero)
 
     def _pages_to_host(self, pages: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         parts = []
         for at in range(0, len(pages), self._together):
             some = pages[at : at + self._together]
-            k, v = jax.device_get(self._read_pages(self.paged_cache, self._padded(some)))
+            k, v = jax.device_get(rows.read_pages(self.paged_cache, self._padded(some)))
             parts.append((k[:, :, : len(some)], v[:, :, : len(some)]))
         k, v = (np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
         return k, v
@@ -269,17 +264,6 @@ class SlotMemory:
         self._pool = PagePool(pages)
         self._pages: list[list[int]] = [[] for _ in range(self.slots)]
         self._pages_Bxn = np.full((self.slots, self.places), pages, np.int32)
-
-    def _traced(self) -> None:
-        """A program is traced, and so compiled."""
-        self.counters["compilations"] += 1
-
-    def _counted(self, function: Any) -> Any:
-        def traced(*args: Any) -> Any:
-            self._traced()
-            return function(*args)
-
-        return traced
 
 
 def _padded_pages(array: np.ndarray, count: int) -> np.ndarray:

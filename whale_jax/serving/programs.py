@@ -9,9 +9,11 @@ Shape letters: R rows of a step, L rows of a lot, C extend chunk, K decode steps
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,29 @@ class Settings(NamedTuple):
     config: Qwen35Config
     compute_dtype: Any
     max_top_k: int
+
+
+class Compiled:
+    """The programs of engines, as JAX compiles them: once for each device and each set of shapes."""
+
+    def __init__(self, settings: Settings, extend_lot: int, decode_lot: int) -> None:
+        """Compiles nothing yet."""
+        self.extend = jax.jit(partial(extend_step, settings, lot=extend_lot), donate_argnums=1)
+        self.decode = jax.jit(partial(decode_step, settings, lot=decode_lot), donate_argnums=1)
+        self.first = jax.jit(partial(first_step, settings))
+
+
+_compiled: WeakValueDictionary[tuple[Settings, int, int], Compiled] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def compiled(settings: Settings, extend_lot: int, decode_lot: int) -> Compiled:
+    """The programs for some settings; those that engines have already, if any engine of these settings is left."""
+    key = (settings, extend_lot, decode_lot)
+    with _lock:
+        if (found := _compiled.get(key)) is None:
+            found = _compiled[key] = Compiled(*key)
+        return found
 
 
 class DecodeInput(NamedTuple):

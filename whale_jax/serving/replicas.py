@@ -2,6 +2,7 @@
 
 A replica is a fixed unit, and a request's tokens do not depend on the engine that computes them, so the number of
 replicas shows in no result. On a CPU it is what puts all cores to work: XLA runs the body of a loop on one thread.
+Its replicas share the first device, where the programs of several threads run at the same time (`replica_devices`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Self
 
+import jax
 import numpy as np
 
 from whale_jax.serving.driver import Driver, Generation, Sampling, Session
@@ -22,6 +24,21 @@ LEAN = 8
 of the default size stays together."""
 _PROMPTS = 1024
 """First prompts that are remembered."""
+
+
+def replica_devices(replicas: int) -> list[Any]:
+    """The devices of so many replicas (0: of as many as there are devices here), one each.
+
+    On a CPU all have the first, however many it is divided into: so they compile once, and share the weights.
+
+    Raises:
+      ValueError: there are fewer devices than replicas.
+    """
+    devices = jax.local_devices()
+    if replicas > len(devices):
+        raise ValueError(f"this machine has {len(devices)} devices, and a replica needs one")
+    devices = devices[: replicas or len(devices)]
+    return devices[:1] * len(devices) if devices[0].platform == "cpu" else devices
 
 
 class Replicas:
@@ -36,7 +53,8 @@ class Replicas:
 
         Args:
           drivers: one per replica.
-          devices: where each lives. If they are all different, new weights reach them by one jitted step.
+          devices: where each lives; default: elsewhere. New weights reach all of them by one jitted step, and those on
+            one device share them, as they share what is compiled (`programs.compiled`).
 
         Raises:
           ValueError: no driver.
@@ -44,21 +62,25 @@ class Replicas:
         if not drivers:
             raise ValueError("Replicas: at least one driver is needed")
         self._drivers = list(drivers)
-        self._swap = WeightSwap(devices, lambda: None) if len(set(devices)) == len(drivers) else None
+        self._places = list(devices)
+        self._swap = WeightSwap(list(dict.fromkeys(devices))) if devices else None
         self._homes: dict[Session, int] = {}
         self._prompts: OrderedDict[bytes, int] = OrderedDict()
         self._open = [0] * len(self._drivers)
         self._running: ExitStack | None = None
 
     def start(self) -> None:
-        """Starts all; their programs are compiled at the same time."""
+        """Starts all: programs of different devices are compiled at the same time, those of one device once."""
         if self._running is not None:
             return
         with ExitStack() as stack:
             for driver in self._drivers:
                 stack.callback(driver.stop)
-            with ThreadPoolExecutor(len(self._drivers)) as pool:
-                for done in [pool.submit(driver.start) for driver in self._drivers]:
+            together: dict[Any, list[Driver]] = {}
+            for driver, place in zip(self._drivers, self._places or range(len(self._drivers)), strict=True):
+                together.setdefault(place, []).append(driver)
+            with ThreadPoolExecutor(len(together)) as pool:
+                for done in [pool.submit(_start, drivers) for drivers in together.values()]:
                     done.result()
             self._running = stack.pop_all()
 
@@ -107,7 +129,10 @@ class Replicas:
         return home
 
     def set_weights(self, params: Any, version: int) -> None:
-        copies = [params] * len(self._drivers) if self._swap is None else self._swap(params)
+        copies = [params] * len(self._drivers)
+        if self._swap is not None:
+            on = dict(zip(dict.fromkeys(self._places), self._swap(params), strict=True))
+            copies = [on[place] for place in self._places]
         for driver, copy in zip(self._drivers, copies, strict=True):
             driver.set_weights(copy, version)
 
@@ -120,3 +145,8 @@ class Replicas:
         for driver in self._drivers:
             total.update(driver.stats())
         return dict(total)
+
+
+def _start(drivers: Sequence[Driver]) -> None:
+    for driver in drivers:
+        driver.start()

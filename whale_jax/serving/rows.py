@@ -6,6 +6,7 @@ scatter. Letters: R rows, G layer groups, P pages, Z positions of a page, M page
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +45,7 @@ class Kept(NamedTuple):
     """[D] after the final norm at the last position, where the next token may have to be sampled from it."""
 
 
+@jax.jit
 def read_row(cache: Cache, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Conv windows and recurrent states of one slot."""
     return (
@@ -52,6 +54,7 @@ def read_row(cache: Cache, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     )
 
 
+@partial(jax.jit, donate_argnums=0)
 def write_row(cache: Cache, slot: jax.Array, conv: jax.Array, state: jax.Array, length: jax.Array) -> Cache:
     """The cache with one slot's row replaced; its pages are not touched."""
     new = {"conv": conv, "state": state, "length": length}
@@ -63,6 +66,7 @@ def write_row(cache: Cache, slot: jax.Array, conv: jax.Array, state: jax.Array, 
     )
 
 
+@jax.jit
 def read_pages(cache: Cache, page_M: jax.Array) -> tuple[jax.Array, jax.Array]:
     """k and v [Kh, G, M, Z, H] of pages, those of an index out of bounds being any."""
 
@@ -74,6 +78,7 @@ def read_pages(cache: Cache, page_M: jax.Array) -> tuple[jax.Array, jax.Array]:
     return read(cache.k), read(cache.v)
 
 
+@partial(jax.jit, donate_argnums=0)
 def write_pages(cache: Cache, page_M: jax.Array, k: jax.Array, v: jax.Array) -> Cache:
     """The cache with pages replaced; an index out of bounds is left out."""
 
@@ -88,6 +93,7 @@ def write_pages(cache: Cache, page_M: jax.Array, k: jax.Array, v: jax.Array) -> 
     return cache._replace(k=write(cache.k, k), v=write(cache.v, v))
 
 
+@partial(jax.jit, donate_argnums=0)
 def copy_page(cache: Cache, source: jax.Array, target: jax.Array) -> Cache:
     """The cache with one page copied over another."""
 

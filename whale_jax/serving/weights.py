@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -38,22 +38,17 @@ class WeightSwap:
     them: every process takes that step at the same time, with arrays of the same mesh.
     """
 
-    def __init__(
-        self, devices: Sequence[Any], traced: Callable[[], None], *, form: Callable[[Any], Any] | None = None
-    ) -> None:
+    def __init__(self, devices: Sequence[Any], *, form: Callable[[Any], Any] | None = None) -> None:
         """Compiles nothing yet.
 
         Args:
           devices: of the replicas, one each.
-          traced: is called when a program is traced, which happens once per kind of input.
           form: what makes the tree that is served of a copy of the one given; default: as the devices serve a model.
         """
         self._devices = tuple(devices)
         served_by_layer = all(map(serves_by_layer, devices))
-        self._form = form or (by_layer if served_by_layer else lambda params: params)
+        self._form = form or (by_layer if served_by_layer else _same)
         self._everywhere = NamedSharding(Mesh(np.array(self._devices), ("replica",)), PartitionSpec())
-        self._traced = traced
-        self._steps: dict[NamedSharding, Any] = {}
 
     def __call__(self, params: Any, dtypes: Any = None) -> list[Served]:
         """One copy per device, in their order.
@@ -73,13 +68,8 @@ class WeightSwap:
         else:
             leaves = [self._within_reach(leaf) for leaf in leaves]
         entering = jax.tree.unflatten(structure, leaves)
-        copies = self._step_to(everywhere)(entering, tuple(jnp.dtype(dtype) for dtype in wanted))
+        copies = _step_to(everywhere, self._form)(entering, tuple(jnp.dtype(dtype) for dtype in wanted))
         return [Served(jax.tree.map(partial(_part_on, device), copies)) for device in self._devices]
-
-    def _step_to(self, everywhere: NamedSharding) -> Any:
-        if everywhere not in self._steps:
-            self._steps[everywhere] = jax.jit(self._copied, static_argnums=1, out_shardings=everywhere)
-        return self._steps[everywhere]
 
     def _within_reach(self, leaf: Any) -> Any:
         """The array as a program on the devices can take it: as it is divided over them, or a copy of it on them.
@@ -93,11 +83,21 @@ class WeightSwap:
             return jax.make_array_from_single_device_arrays(leaf.shape, self._everywhere, parts)
         return leaf
 
-    def _copied(self, params: Any, dtypes: tuple[Any, ...]) -> Any:
-        self._traced()
+
+@lru_cache(maxsize=16)
+def _step_to(everywhere: NamedSharding, form: Callable[[Any], Any]) -> Any:
+    """The program that copies; swaps to the same devices share it."""
+
+    def copied(params: Any, dtypes: tuple[Any, ...]) -> Any:
         leaves, structure = jax.tree.flatten(params)
         copies = [jnp.array(leaf, dtype, copy=True) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-        return self._form(jax.tree.unflatten(structure, copies))
+        return form(jax.tree.unflatten(structure, copies))
+
+    return jax.jit(copied, static_argnums=1, out_shardings=everywhere)
+
+
+def _same(params: Any) -> Any:
+    return params
 
 
 def _part_on(device: Any, leaf: jax.Array) -> jax.Array:

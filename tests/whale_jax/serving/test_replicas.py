@@ -3,10 +3,15 @@
 import asyncio
 from typing import Any
 
+import jax
 import pytest
 
-from whale_jax.serving.driver import DriverStopped, Generation, Sampling, Session
-from whale_jax.serving.replicas import LEAN, Replicas
+from tests.whale_jax.serving.conversations import conversation, converse
+from whale_jax.qwen3_5.config import Qwen35Config
+from whale_jax.serving.compilations import CompilationMeter
+from whale_jax.serving.driver import DriverStopped, Generation, Sampling, Session, make_driver
+from whale_jax.serving.engine import Engine
+from whale_jax.serving.replicas import LEAN, Replicas, replica_devices
 
 
 class Recorder:
@@ -133,3 +138,50 @@ def test_one_that_does_not_start_stops_the_others():
 def test_no_driver_is_an_error():
     with pytest.raises(ValueError, match="at least one"):
         Replicas([])
+
+
+def test_replicas_of_a_cpu_share_a_device_and_no_more_than_there_are():
+    assert len(jax.local_devices()) == 2
+    assert replica_devices(0) == replica_devices(2) == jax.local_devices()[:1] * 2
+    assert replica_devices(1) == jax.local_devices()[:1]
+    with pytest.raises(ValueError, match="has 2 devices, and a replica needs one"):
+        replica_devices(3)
+
+
+@pytest.mark.slow
+def test_replicas_on_one_device_compile_once_and_share_the_weights(config: Qwen35Config, params: Any):
+    """No other engine has these settings, so nothing of them is compiled yet."""
+
+    def engines(devices: list[Any]) -> list[Engine]:
+        sizes = {"slots": 3, "max_len": 64, "stop_ids": (5,), "extend_rows": 2, "extend_chunk": 8, "decode_steps": 5}
+        return [Engine(config, params, **sizes, device=device) for device in devices]
+
+    async def crowd(driver: Any) -> list[list[Generation]]:
+        return await asyncio.gather(*(converse(driver, conversation(seed)) for seed in range(7)))
+
+    (single,) = engines(jax.local_devices()[:1])
+    with make_driver("scheduler", single) as driver:
+        alone = [asyncio.run(converse(driver, conversation(seed))) for seed in range(7)]
+    two = engines(replica_devices(2))
+    meter = CompilationMeter()
+    with meter.watch():
+        for engine in two:
+            engine.warm_up()
+    assert meter.count == 0
+    with make_driver("scheduler", *two) as driver:
+        assert asyncio.run(crowd(driver)) == alone
+        driver.set_weights(jax.tree.map(lambda leaf: leaf * 1.5, params), 1)
+        leaves, others = (jax.tree.leaves(engine._params) for engine in two)
+        assert all(leaf is other for leaf, other in zip(leaves, others, strict=True))
+        driver.set_weights(params, 0)
+        assert asyncio.run(crowd(driver)) == alone
+        assert all(engine.counters["sampled_tokens"] for engine in two)
+        assert driver.stats()["compilations_after_warm_up"] == 0
+
+    elsewhere = engines(jax.local_devices())
+    with make_driver("scheduler", *elsewhere) as driver:
+        driver.set_weights(params, 0)
+        assert asyncio.run(crowd(driver)) == alone
+        assert [jax.tree.leaves(engine._params)[0].devices() for engine in elsewhere] == [
+            {device} for device in jax.local_devices()
+        ]
