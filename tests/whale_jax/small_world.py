@@ -48,7 +48,8 @@ from whale_jax.stages import StageClock
 from whale_jax.storage.home import Home
 from whale_jax.training.fingerprint import fingerprint
 from whale_jax.training.sampler import TaskSampler
-from whale_jax.training.step import StepMetrics, TrainState
+from whale_jax.training.step import TrainState
+from whale_jax.training.step_metrics import StepMetrics
 
 THINK_END = next(token for token, text in CONTROL.items() if text == "</think>")
 H0 = "A = 0\n"

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from whale_jax.serving.engine import DecodeRow, Engine, ExtendResult, ExtendRow, SampledIds
 from whale_jax.training.packing import Batch, Shape
-from whale_jax.training.step import StepMetrics, TrainState, TrainStep
+from whale_jax.training.step import TrainState, TrainStep
+from whale_jax.training.step_metrics import StepMetrics
 
 
 class BusyClock:

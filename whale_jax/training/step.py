@@ -26,14 +26,11 @@ from whale_jax.qwen3_5.params import Params, abstract_params
 from whale_jax.qwen3_5.remat import Remat
 from whale_jax.qwen3_5.sharding import ROWS, Placement, check, put
 from whale_jax.serving.driver import Sampling
-from whale_jax.training.fingerprint import named_leaves
 from whale_jax.training.loss import TokenSums, sampled_logprobs, sum_nll
 from whale_jax.training.optimizer import like_params, state_sharding
 from whale_jax.training.packing import Batch, Shape
 from whale_jax.training.sharded_loss import sampled_logprobs_sharded, sum_nll_sharded
-
-_NAMED = 5
-"""How many parameters a message names."""
+from whale_jax.training.step_metrics import StepMetrics, diagnosis, mismatch
 
 LANES = 4
 """Sums that the micro-batches of a mini-batch are dealt to, whatever the number of workers."""
@@ -57,37 +54,6 @@ class TrainState:
     params: Params
     opt_state: optax.OptState
     step: jax.Array
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """|trainer - sampler| log-probability of the sampled tokens, in nats, under the sampling distribution.
-
-    Only where the weights are those that sampled does it measure numerics: at the first mini-batch after rollouts.
-    """
-
-    mean: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """One optimizer step.
-
-    Attributes:
-        loss: mean negative log-likelihood per sampled token in nats, before the step.
-        accuracy: share of sampled tokens that are the arg-max.
-        grad_norm: global norm of the gradient of `loss`, before clipping.
-        tokens: sampled tokens in the mini-batch.
-        mismatch: None when no log-probability of the sampler is known.
-    """
-
-    loss: float
-    accuracy: float
-    grad_norm: float
-    tokens: int
-    mismatch: Mismatch | None
 
 
 class _Totals(NamedTuple):
@@ -295,9 +261,9 @@ class TrainStep:
             raise TrainingDiverged(
                 f"optimizer step {int(state.step)}: loss {loss}, gradient norm {grad_norm} over {tokens:.0f} sampled "
                 f"tokens{'' if finite else ', which is not finite'}; no step was made. "
-                + _diagnosis(state.params, totals.grads, batches, read_logprobs if self._compares else None)
+                + diagnosis(state.params, totals.grads, batches, read_logprobs if self._compares else None)
             )
-        metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), _mismatch(batches, read_logprobs))
+        metrics = StepMetrics(loss, accuracy, grad_norm, int(tokens), mismatch(batches, read_logprobs))
         return self._apply(state, totals), metrics
 
     def _read(self, arrays: Sequence[jax.Array]) -> list[np.ndarray]:
@@ -426,36 +392,3 @@ def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> Any:
 
 def _placed_state(leaf: Any, parameter: Any, sharding: Any) -> Any:
     return _placed_shape(leaf, state_sharding(leaf, parameter, sharding))
-
-
-def _diagnosis(params: Params, grads: Params, batches: Sequence[Batch], logprobs: Sequence[np.ndarray] | None) -> str:
-    """Where it went wrong: parameters, gradients by parameter, and log-probabilities (if known) by micro-batch."""
-    parts = []
-    broken = [name for name, leaf in named_leaves(params).items() if not jnp.isfinite(leaf).all()]
-    if broken:
-        parts.append(f"not finite before the step: {', '.join(broken[:_NAMED])}")
-    norms = {name: float(jnp.linalg.norm(leaf.astype(jnp.float32))) for name, leaf in named_leaves(grads).items()}
-    worst = sorted(norms, key=lambda name: (np.isfinite(norms[name]), -norms[name]))[:_NAMED]
-    parts.append("largest gradients (of the sum): " + ", ".join(f"{name} {norms[name]:.3g}" for name in worst))
-    odd = [
-        index
-        for index, (batch, ours) in enumerate(zip(batches, logprobs or (), strict=logprobs is not None))
-        if not np.isfinite(ours[batch.weights > 0]).all()
-    ]
-    if odd:
-        parts.append(f"log-probabilities not finite in micro-batches {odd[:_NAMED]} of {len(batches)}")
-    return "; ".join(parts)
-
-
-def _mismatch(batches: Sequence[Batch], logprobs: Sequence[np.ndarray]) -> Mismatch | None:
-    """Compares on sampled tokens alone, those whose sampler log-probability is unknown (NaN) left out."""
-    difference = np.concatenate(
-        [
-            np.abs(ours.astype(np.float64) - batch.sampler_logprobs)[batch.weights > 0]
-            for batch, ours in zip(batches, logprobs, strict=True)
-        ]
-    )
-    difference = difference[~np.isnan(difference)]
-    if not difference.size:
-        return None
-    return Mismatch(float(difference.mean()), float(np.quantile(difference, 0.99)), float(difference.max()))

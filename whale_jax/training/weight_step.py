@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from whale_jax.rollout.trace import Trace
 from whale_jax.training.packing import pack
 from whale_jax.training.rsft import AcceptRule, accept, sequences
-from whale_jax.training.step import Mismatch, StepMetrics, TrainState, TrainStep
+from whale_jax.training.step import TrainState, TrainStep
+from whale_jax.training.step_metrics import Mismatch, StepMetrics
 
 
 @dataclass(frozen=True)
