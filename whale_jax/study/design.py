@@ -39,6 +39,7 @@ class RunSpec:
         fork: what it branches from; None for a run of its own.
         matrix: whether all its weights are scored under all its harnesses when it has ended.
         cost: of one of its episodes, in ordinary ones; for the plan alone.
+        ends_early: its schedule may end well before the rollouts that all methods have.
     """
 
     domain: str
@@ -48,6 +49,7 @@ class RunSpec:
     fork: Fork | None = None
     matrix: bool = False
     cost: float = 1.0
+    ends_early: bool = False
 
     @property
     def name(self) -> str:
@@ -142,20 +144,21 @@ def _study(path: Path, content: Mapping[str, Any]) -> Study:
 
 def _rounds(path: Path, domain: Mapping[str, Any]) -> list[list[RunSpec]]:
     """The runs of one domain, seed by seed: its methods, each followed by its branches."""
-    _refuse_others(path, domain, {"name", "seeds", "methods", "matrix", "cost", "branch"})
+    _refuse_others(path, domain, {"name", "seeds", "methods", "matrix", "cost", "ends_early", "branch"})
     name, methods, branches = domain["name"], domain["methods"], domain.get("branch", [])
     for branch in branches:
         _refuse_others(path, branch, {"name", "from", "entry"})
         if branch["from"] not in methods:
             raise StudyError(f"{path}: {branch['name']} branches from {branch['from']}, which is no method of {name}")
     named = [*methods, *(branch["name"] for branch in branches)]
-    if unknown := sorted({*domain.get("matrix", []), *domain.get("cost", {})} - set(named)):
+    told = {*domain.get("matrix", []), *domain.get("cost", {}), *domain.get("ends_early", [])}
+    if unknown := sorted(told - set(named)):
         raise StudyError(f"{path}: {name} has no method {', '.join(unknown)}")
 
     def spec(method: str, seed: int, fork: Fork | None = None) -> RunSpec:
         files = _flagfiles(path, name, method)
         matrix, cost = method in domain.get("matrix", []), float(domain.get("cost", {}).get(method, 1.0))
-        return RunSpec(name, method, int(seed), files, fork, matrix, cost)
+        return RunSpec(name, method, int(seed), files, fork, matrix, cost, method in domain.get("ends_early", []))
 
     def of(method: str, seed: int) -> Iterator[RunSpec]:
         yield spec(method, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from whale_jax.study.estimates import Interval
 from whale_jax.study.mechanisms import kept, promised, switches
@@ -59,9 +60,8 @@ def _scores(results: Results) -> Figure | None:
             colour = _colour(line.method)
             _interval(axes, place, line.returned.mean, line.returned.over_seeds, colour)
             for values, marker in ((line.returned.by_seed, "o"), (line.initial.by_seed, "x")):
-                axes.plot(
-                    [place + 0.22] * len(values), _percent(values.values()), marker, color=colour, ms=4, alpha=0.6
-                )
+                beside = place + np.linspace(0.16, 0.36, len(values))
+                axes.plot(beside, _percent(values.values()), marker, color=colour, ms=3.5, alpha=0.6)
         axes.set_xticks(range(len(lines)), [line.method for line in lines], rotation=40, ha="right", fontsize=8)
         _label(axes, domain, "", "test of the returned pair, %")
     panels[0].plot([], [], "o", color="#555", ms=4, label="a seed, returned pair")
@@ -71,32 +71,35 @@ def _scores(results: Results) -> Figure | None:
 
 
 def _answers(results: Results) -> Figure | None:
-    """The differences with both intervals."""
-    found = [
-        (domain, one, one.estimate)
+    """The differences with both intervals, each domain on a scale of its own."""
+    found = {
+        domain: lines
         for domain in results.domains
-        for one in contrasts(results, domain)
-        if one.estimate is not None
-    ]
+        if (lines := [(one, one.estimate) for one in contrasts(results, domain) if one.estimate is not None])
+    }
     if not found:
         return None
-    figure, (axes,) = _panels(1, 8.5, 1.2 + 0.32 * len(found))
-    for place, (_, one, estimate) in enumerate(found):
-        colour = _colour(one.minuend)
-        for interval, width in ((estimate.over_both, 1.2), (estimate.over_seeds, 4.0)):
-            if interval is not None:
-                axes.plot(_percent(interval), [place, place], "-", color=colour, lw=width, solid_capstyle="butt")
-        axes.plot([100 * estimate.mean], [place], "o", color=colour, ms=5)
-    axes.axvline(0, color="#555", lw=0.8)
-    labels = [f"{domain}: {one.minuend} - {one.subtrahend}" for domain, one, _ in found]
-    axes.set_yticks(range(len(found)), labels, fontsize=8)
-    axes.invert_yaxis()
-    _label(axes, "", "difference on test, points (thick: 95 % over seeds; thin: over seeds and tasks)", "")
+    heights = [1.2 + len(lines) for lines in found.values()]
+    figure = Figure(figsize=(8.5, 0.8 + 0.34 * sum(heights)), layout="constrained")
+    panels = list(figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)[:, 0])
+    for axes, (domain, lines) in zip(panels, found.items(), strict=True):
+        for place, (one, estimate) in enumerate(lines):
+            colour = _colour(one.minuend)
+            for interval, below, width in ((estimate.over_seeds, 0.0, 4.0), (estimate.over_both, 0.22, 1.5)):
+                if interval is not None:
+                    at = [place + below] * 2
+                    axes.plot(_percent(interval), at, "-", color=colour, lw=width, solid_capstyle="butt")
+            axes.plot([100 * estimate.mean], [place], "o", color=colour, ms=5)
+        axes.axvline(0, color="#555", lw=0.8)
+        axes.set_yticks(range(len(lines)), [f"{one.minuend} - {one.subtrahend}" for one, _ in lines], fontsize=8)
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        _label(axes, domain, "", "")
+    panels[-1].set_xlabel("difference on test, points (thick: 95 % over seeds; thin: over seeds and tasks)", fontsize=8)
     return figure
 
 
 def _sooner(results: Results) -> Figure | None:
-    """Validation against rollouts: every seed thin, the mean over seeds thick."""
+    """Validation against rollouts: every seed thin, with its pairs as dots, the mean over seeds thick."""
     found = {domain: runs for domain in results.domains if (runs := dict(_curves(results, domain)))}
     if not found:
         return None
@@ -105,7 +108,7 @@ def _sooner(results: Results) -> Figure | None:
         for method, runs in methods.items():
             lines = [_line(run) for run in runs]
             for rollouts, values in lines:
-                axes.plot(rollouts, values, "-", color=_colour(method), lw=0.6, alpha=0.35)
+                axes.plot(rollouts, values, "-o", color=_colour(method), lw=0.6, ms=2.5, alpha=0.35)
             grid = np.linspace(0, min(rollouts[-1] for rollouts, _ in lines), 60)
             mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
             axes.plot(grid, mean, "-", color=_colour(method), lw=2, label=method)
@@ -144,32 +147,43 @@ def _overstated(results: Results) -> Figure | None:
         axes.axline((0, 0), slope=1, color="#555", lw=0.8)
         axes.axhline(0, color="#bbb", lw=0.8)
         _label(axes, domain, "gain in search score, points", "gain on validation, points")
-        axes.legend(fontsize=7)
+    methods = dict.fromkeys(run.method for runs in found.values() for run in runs)
+    dots = [Line2D([], [], marker="o", ls="", ms=4, color=_colour(method), label=method) for method in methods]
+    figure.legend(handles=dots, loc="outside lower center", ncols=5, fontsize=7)
     return figure
 
 
 def _transfer(results: Results) -> Figure | None:
     """The matrices: weights across, harnesses down."""
-    found = [(run.name, run.matrix) for run in results.by_name.values() if run.matrix is not None]
+    found = [
+        (run.name, run.matrix)
+        for domain in results.domains
+        for run in results.by_name.values()
+        if run.domain == domain and run.matrix is not None
+    ]
     if not found:
         return None
+    ranges: dict[str, list[float]] = {}
+    for name, matrix in found:
+        ranges.setdefault(name.split("/")[0], []).extend(100 * scores.mean for scores in matrix.cells.values())
     columns = min(4, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(3.4 * columns, 3.0 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (name, matrix) in zip(panels, found, strict=False):
-        _heat(axes, name, matrix)
+        _heat(axes, name, matrix, ranges[name.split("/")[0]])
     for axes in panels[len(found) :]:
         axes.axis("off")
     return figure
 
 
-def _heat(axes: Axes, name: str, matrix: Matrix) -> None:
+def _heat(axes: Axes, name: str, matrix: Matrix, domain: Sequence[float]) -> None:
+    """One matrix; its colours are on the scale of all values of its domain."""
     table = np.full((len(matrix.harnesses), len(matrix.weights)), np.nan)
     for place, scores in matrix.cells.items():
         table[place] = 100 * scores.mean
-    axes.imshow(table, cmap="viridis", aspect="auto")
-    middle = (np.nanmin(table) + np.nanmax(table)) / 2
+    axes.imshow(table, cmap="viridis", aspect="auto", vmin=min(domain), vmax=max(domain))
+    middle = (min(domain) + max(domain)) / 2
     for (row, column), value in np.ndenumerate(table):
         if np.isfinite(value):
             own = matrix.found_on[row] == column
@@ -194,8 +208,11 @@ def _switching(results: Results) -> Figure | None:
         )
         for line in lines:
             _interval(axes, line.steps, line.returned.mean, line.returned.over_seeds, _colour(line.method))
+            each = line.returned.by_seed.values()
+            axes.plot([line.steps] * len(each), _percent(each), "_", color=_colour(line.method), ms=7)
             axes.annotate(line.method, (line.steps, 100 * line.returned.mean), fontsize=7, xytext=(4, 4),
                           textcoords="offset points")  # fmt: skip
+        axes.margins(x=0.2)
         _label(axes, domain, "training steps before the search", "test of the returned pair, %")
     return figure
 

@@ -5,16 +5,15 @@ Beside `questions`, which compares methods; made in the same way, and silent whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from whale_jax.study.estimates import Estimate, crossed, difference, over_seeds, pooled
 from whale_jax.study.questions import ARMS, returned
-from whale_jax.study.results import Matrix, Result, Results
+from whale_jax.study.results import Matrix, Result, Results, search_label
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Overstatement:
         kept: validation after the phase minus validation before it, the same.
         excess: `promised` minus `kept`. D_harness and validation hold other tasks, which may be easier or harder: this
             cancels in it.
+        excess_changed: the same over the phases that changed the harness alone.
         expected: what `harness_search.inflation` expected the best score to be too high, without another rollout.
         over_test: search score minus test score of the returned pair, over the runs that returned one right after a
             search. Other tasks again, and here nothing cancels.
@@ -39,6 +39,7 @@ class Overstatement:
     promised: Estimate
     kept: Estimate
     excess: Estimate
+    excess_changed: Estimate | None
     expected: Estimate | None
     over_test: Estimate | None
     excess_on_test: Estimate | None
@@ -64,6 +65,7 @@ def overstatements(results: Results, domain: str) -> list[Overstatement]:
                 promised=said,
                 kept=true,
                 excess=excess,
+                excess_changed=over_seeds(_excess_changed(runs)),
                 expected=over_seeds({seed: fmean(values) for seed, values in luck.items() if None not in values}),
                 over_test=over_seeds(_over_test(runs)),
                 excess_on_test=over_seeds(_excess_on_test(runs)),
@@ -80,12 +82,17 @@ def promised(run: Result) -> list[float]:
 def kept(run: Result) -> list[float]:
     """What validation says of each search phase of a run."""
     labels = [point.label for point in run.curve]
-    places = [labels.index(_label(search)) for search in run.searches]
+    places = [labels.index(search_label(search)) for search in run.searches]
     return [run.curve[place].scores.mean - run.curve[place - 1].scores.mean for place in places]
 
 
-def _label(search: Mapping[str, Any]) -> str:
-    return f"cycle {search['cycle'] + 1}, search"
+def _excess_changed(runs: Mapping[int, Result]) -> dict[int, float]:
+    found = {}
+    for seed, run in runs.items():
+        both = zip(promised(run), kept(run), run.searches, strict=True)
+        if changed := [said - true for said, true, search in both if search["changed"]]:
+            found[seed] = fmean(changed)
+    return found
 
 
 def _over_test(runs: Mapping[int, Result]) -> dict[int, float]:
@@ -93,7 +100,7 @@ def _over_test(runs: Mapping[int, Result]) -> dict[int, float]:
         seed: search["best"] - run.returned.mean
         for seed, run in runs.items()
         for search in run.searches
-        if _label(search) == run.returned_point.label
+        if search_label(search) == run.returned_point.label
     }
 
 
@@ -121,20 +128,26 @@ class Transfer:
 
 
 def transfers(results: Results, domain: str, method: str) -> list[Transfer]:
-    """On the weights that each was found on, on all others, on the initial ones, and the first minus the second."""
+    """On the weights that each was found on, on all others, on the initial ones, and differences between these.
+
+    A harness may be worth more on weights that can do less. So the last one leaves the initial weights out.
+    """
     matrices = {seed: run.matrix for seed, run in results.of(domain, method).items() if run.matrix is not None}
     if not matrices:
         return []
     own = {seed: _gains(matrix, lambda found, at: at == found) for seed, matrix in matrices.items()}
     others = {seed: _gains(matrix, lambda found, at: at != found) for seed, matrix in matrices.items()}
     first = {seed: _gains(matrix, lambda found, at: at == 0 != found) for seed, matrix in matrices.items()}
+    later = {seed: _gains(matrix, lambda found, at: at not in (found, 0)) for seed, matrix in matrices.items()}
     both = {seed: own[seed] - others[seed] for seed in matrices}
+    trained_alone = {seed: own[seed] - later[seed] for seed in matrices}
     count = sum(len(matrix.harnesses) - 1 for matrix in matrices.values())
     return [
         Transfer("the weights that it was found on", count, crossed(own)),
         Transfer("all other weights of the run", count, crossed(others)),
         Transfer("the initial weights, where it was not found on them", count, crossed(first)),
         Transfer("own minus other weights", count, crossed(both)),
+        Transfer("own minus other trained weights", count, crossed(trained_alone)),
     ]
 
 
@@ -164,12 +177,19 @@ class Switch:
         method: of the runs.
         steps: training steps before the switch.
         returned: test of the returned pair, over seeds.
+        before, after: validation before and after the search, over seeds; None where nothing was searched.
+        searched: of the runs, those that returned the pair after the search.
+        runs: how many there are.
         against: paired difference to stagewise; None for stagewise itself, and where there is none.
     """
 
     method: str
     steps: float
     returned: Estimate
+    before: Estimate | None
+    after: Estimate | None
+    searched: int
+    runs: int
     against: Estimate | None
 
 
@@ -183,14 +203,69 @@ def switches(results: Results, domain: str, reference: str = "stagewise") -> lis
         if last is not None:
             steps = fmean(trained(run) for run in runs.values())
             against = None if method == reference else difference(goals, returned(runs))
-            found.append(Switch(method, steps, last, against))
+            before, after = (_around_the_search(runs, place) for place in (-1, 0))
+            searched = sum(run.returned_point.label.endswith("search") for run in runs.values())
+            found.append(Switch(method, steps, last, before, after, searched, len(runs), against))
     return sorted(found, key=lambda one: one.steps)
+
+
+def _around_the_search(runs: Mapping[int, Result], place: int) -> Estimate | None:
+    """Validation at the point after a run's only search (`place` 0), or at the one before it (-1)."""
+    found = {}
+    for seed, run in runs.items():
+        if run.searches:
+            labels = [point.label for point in run.curve]
+            found[seed] = run.curve[labels.index(search_label(run.searches[0])) + place].scores.mean
+    return over_seeds(found)
 
 
 def _switching(results: Results, domain: str, reference: str) -> list[str]:
     runs = results.manifest["runs"].items()
     branches = {name.split("/")[1] for name, run in runs if run["branch"] and name.split("/")[0] == domain}
     return [one for one in results.methods(domain) if branches and one in {*branches, *ARMS, reference}]
+
+
+@dataclass(frozen=True)
+class Picked:
+    """What the runs of a method were, and which of their pairs validation picked.
+
+    Attributes:
+        steps: training steps, by run.
+        flops: mean over runs.
+        offered: pairs that had a validation score, by run.
+        initial, trained, searched: runs that returned the initial pair, one after training, one after a search.
+        rewritten: runs whose returned pair has another harness than they began with.
+    """
+
+    method: str
+    steps: Sequence[int]
+    flops: float
+    offered: Sequence[int]
+    initial: int
+    trained: int
+    searched: int
+    rewritten: int
+
+
+def picks(results: Results, domain: str) -> list[Picked]:
+    """One line per method that has a result."""
+    found = []
+    for method in results.methods(domain):
+        if runs := list(results.of(domain, method).values()):
+            labels = [run.returned_point.label for run in runs]
+            found.append(
+                Picked(
+                    method,
+                    [trained(run) for run in runs],
+                    fmean(run.content["flops"] for run in runs),
+                    [len(run.curve) for run in runs],
+                    labels.count("initial"),
+                    sum(label.endswith("weights") for label in labels),
+                    sum(label.endswith("search") for label in labels),
+                    sum(run.rewritten for run in runs),
+                )
+            )
+    return found
 
 
 def trained(run: Result) -> int:

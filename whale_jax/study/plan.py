@@ -137,7 +137,7 @@ def _unequal(planned: Sequence[Planned]) -> list[str]:
         elif one.config.run.max_rollouts != budget:
             other = first[one.spec.domain].spec.name
             found.append(f"{one.spec.name}: --max_rollouts={one.config.run.max_rollouts}, and {other} has {budget}")
-        elif (ends := one.rollouts + one.shared) + _largest_unit(one) <= budget:
+        elif not one.spec.ends_early and (ends := one.rollouts + one.shared) + _largest_unit(one) <= budget:
             found.append(f"{one.spec.name}: its schedule ends after {ends} of {budget} rollouts, which others use")
     return found
 

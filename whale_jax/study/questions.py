@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,6 +22,11 @@ ARMS = ("weight_only", "harness_only")
 def returned(runs: Mapping[int, Result]) -> dict[int, Scores]:
     """Test scores of the returned pairs, by seed."""
     return {seed: run.returned for seed, run in runs.items()}
+
+
+def last(runs: Mapping[int, Result]) -> dict[int, Scores]:
+    """Validation scores of the last pairs, by seed: those that no score has picked."""
+    return {seed: run.curve[-1].scores for seed, run in runs.items()}
 
 
 def initial(runs: Mapping[int, Result]) -> dict[int, Scores]:
@@ -69,12 +74,13 @@ def _means(scores: Mapping[int, Scores]) -> Estimate | None:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference on test that answers a question.
+    """A difference that answers a question.
 
     Attributes:
         question: what it is about.
         minuend, subtrahend: names of what is compared; the estimate is the first minus the second.
         estimate: None where runs are missing.
+        alike: seeds in which both had the same score on every single task: the same pair, most likely.
         note: what a reader must know beside it.
     """
 
@@ -82,18 +88,26 @@ class Contrast:
     minuend: str
     subtrahend: str
     estimate: Estimate | None
+    alike: int = 0
     note: str = ""
 
 
-def contrasts(results: Results, domain: str) -> list[Contrast]:
-    """The paired differences between methods that the study asks about, as far as the domain has such methods."""
+def contrasts(
+    results: Results, domain: str, of: Callable[[Mapping[int, Result]], dict[int, Scores]] = returned
+) -> list[Contrast]:
+    """The paired differences between methods that the study asks about, as far as the domain has such methods.
+
+    Args:
+        of: the scores that are compared: those of the returned pairs on test, or `last`.
+    """
     planned = results.methods(domain)
     found: list[Contrast] = []
 
     def add(question: str, minuend: str, subtrahend: str, note: str = "") -> None:
         if minuend in planned and subtrahend in planned:
-            before, after = returned(results.of(domain, subtrahend)), returned(results.of(domain, minuend))
-            found.append(Contrast(question, minuend, subtrahend, difference(before, after), note))
+            before, after = of(results.of(domain, subtrahend)), of(results.of(domain, minuend))
+            alike = sum(before[seed] == after[seed] for seed in before.keys() & after.keys())
+            found.append(Contrast(question, minuend, subtrahend, difference(before, after), alike, note))
 
     best = best_arm(results, domain)
     for joint in JOINT:
@@ -107,7 +121,7 @@ def contrasts(results: Results, domain: str) -> list[Contrast]:
     add("adaptive against fixed", "adaptive", "fixed")
     add("edits by failures against edits at random", "adaptive", "random_edit")
     add("joint from the strong harness against joint from h0", "strong", "adaptive")
-    if {"strong", "harness_only"} <= set(planned):
+    if {"strong", "harness_only"} <= set(planned) and of is returned:
         found.append(_against_by_hand(results, domain))
     return found
 
@@ -122,7 +136,7 @@ def _against_by_hand(results: Results, domain: str) -> Contrast:
     estimate = difference(initial(by_hand), returned(found))
     return Contrast(
         "a harness found against one written by hand", "harness_only", "strong, initial pair", estimate,
-        "both on the initial weights",
+        note="both on the initial weights",
     )  # fmt: skip
 
 
@@ -141,30 +155,40 @@ class Passing:
 
     Attributes:
         share: by seed, its rollouts by then as a share of the other's; None where it never had it.
+        rewritten: seeds in which the pair that had it had another harness than the run began with.
         estimate: of the shares, where every seed has one: what is left out of a mean would be the slow ones.
     """
 
     method: str
     reference: str
     share: Mapping[int, float | None]
+    rewritten: int
     estimate: Estimate | None
 
 
 def passing(results: Results, domain: str, reference: str = "stagewise") -> list[Passing]:
-    """Of each joint method, against the last validation score of the reference with the same seed."""
+    """Of each joint method, against the last validation score of the reference with the same seed.
+
+    Two more show what is no merit of alternating: prompt_only, and the reference itself, which may have had before its
+    end what it had at its end.
+    """
     found = []
     goals = results.of(domain, reference)
-    for method in JOINT:
+    for method in (*JOINT, "prompt_only", reference):
         runs = results.of(domain, method)
-        shares = {seed: _share(runs[seed].curve, goals[seed]) for seed in sorted(runs.keys() & goals.keys())}
-        if shares:
+        points = {seed: _reached(runs[seed], goals[seed]) for seed in sorted(runs.keys() & goals.keys())}
+        if points:
+            shares = {seed: point and point.rollouts / goals[seed].rollouts for seed, point in points.items()}
             known = {seed: share for seed, share in shares.items() if share is not None}
+            rewritten = sum(
+                point is not None and runs[seed].rewritten_by(point.label) for seed, point in points.items()
+            )
             estimate = over_seeds(known) if len(known) == len(shares) else None
-            found.append(Passing(method, reference, shares, estimate))
+            found.append(Passing(method, reference, shares, rewritten, estimate))
     return found
 
 
-def _share(curve: Sequence[Point], goal: Result) -> float | None:
+def _reached(run: Result, goal: Result) -> Point | None:
+    """The first pair of a run that is as good on validation as the last one of another run."""
     wanted = goal.curve[-1].scores.mean
-    reached = next((point.rollouts for point in curve if point.scores.mean >= wanted), None)
-    return None if reached is None else reached / goal.rollouts
+    return next((point for point in run.curve if point.scores.mean >= wanted), None)

@@ -90,6 +90,22 @@ class Result:
         """The validation score of the returned pair."""
         return next(point for point in self.curve if point.label == self.content["returned"])
 
+    @property
+    def rewritten(self) -> bool:
+        """Whether the returned pair has another harness than the run began with."""
+        return self.rewritten_by(self.content["returned"])
+
+    def rewritten_by(self, label: str) -> bool:
+        """The same of the pair of a point of the curve."""
+        labels = [point.label for point in self.curve]
+        until = labels.index(label)
+        return any(one["changed"] and labels.index(search_label(one)) <= until for one in self.searches)
+
+
+def search_label(search: Mapping[str, Any]) -> str:
+    """The label of the point of the curve after a search phase."""
+    return f"cycle {search['cycle'] + 1}, search"
+
 
 @dataclass(frozen=True)
 class Results:

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from whale_jax.study.estimates import Estimate, Interval
-from whale_jax.study.mechanisms import overstatements, switches, transfers
-from whale_jax.study.questions import Contrast, contrasts, levels, passing
+from whale_jax.study.mechanisms import overstatements, picks, switches, transfers
+from whale_jax.study.questions import Contrast, contrasts, last, levels, passing
 from whale_jax.study.results import Result, Results
 
 PAPER: Mapping[str, Mapping[str, float]] = {
@@ -36,12 +36,20 @@ def state(results: Results) -> str:
     if there:
         runs = results.by_name.values()
         seconds = [run.content["seconds"] or 0.0 for run in runs]
-        lines.append(f"They took {sum(seconds) / 3600:.1f} hours, with {sum(run.rollouts for run in runs):,} rollouts.")
+        branches = any(run.content["branch"] for run in runs)
+        twice = " What a branch shares with its parent is counted twice." if branches else ""
+        rollouts = sum(run.rollouts for run in runs)
+        lines.append(f"They took {sum(seconds) / 3600:.1f} hours, with {rollouts:,} rollouts.{twice}")
     lines += [""] if results.missing else []
     lines += [f"Missing, by seed: {_by_method(results.missing)}."] if results.missing else []
-    codes = sorted({str(run.content["code"]) for run in results.by_name.values()})
+    codes: dict[str, list[str]] = {}
+    for name, run in results.by_name.items():
+        codes.setdefault(str(run.content["code"]), []).append(name)
+    first, *others = sorted(codes, key=lambda code: -len(codes[code])) or [""]
+    made = [f"`{code}` of {_by_method(codes[code])}" for code in others]
+    made.append(f"`{first}` of all others" if others else f"`{first}`")
     machines = sorted({_machine(run.content) for run in results.by_name.values()})
-    lines += ["", f"Code: {', '.join(codes)}. Machines: {'; '.join(machines)}."] if there else []
+    lines += ["", f"Code: {'; '.join(made)}. Machines: {'; '.join(machines)}."] if there else []
     lines += ["", *_unequal(results)]
     return "\n".join(lines).rstrip()
 
@@ -88,10 +96,11 @@ def frozen(results: Results) -> str:
             seeds = ", ".join(name.split("/")[2] for name in runs)
             short = ", ".join(f"`{run['config'][:12]}`" for run in runs.values())
             budget = next(iter(runs.values()))["max_rollouts"]
-            configs.append([domain, method, f"{budget:,}", seeds, short])
+            begins = {run["harness"]: f"`{run['harness'][:12]}`" for run in runs.values()}
+            configs.append([domain, method, f"{budget:,}", ", ".join(begins.values()), seeds, short])
     return "\n\n".join([
         _table(["domain", "what", "SHA-256"], rows),
-        _table(["domain", "method", "most rollouts", "seeds", "configuration, by seed"], configs),
+        _table(["domain", "method", "most rollouts", "begins with", "seeds", "configuration, by seed"], configs),
         *(f"**Amended.** {line}" for line in results.manifest.get("amended", [])),
     ])  # fmt: skip
 
@@ -101,7 +110,7 @@ def scores(results: Results) -> str:
     rows = [
         [
             domain, one.method, str(len(one.seeds)), f"{one.rollouts:,.0f}", _percent(one.initial),
-            _percent(one.returned), _points(one.gain.mean, one.gain.over_both), _percent(one.validation),
+            _percent(one.returned), _shift(one.gain), _percent(one.validation),
             _paper_score(domain, one.method),
         ]
         for domain in results.domains
@@ -112,12 +121,44 @@ def scores(results: Results) -> str:
     return _table(head, rows) if rows else _nothing()
 
 
+def picked(results: Results) -> str:
+    """What the runs of each method were, and which pairs they returned."""
+    rows = [
+        [
+            domain, one.method, _spread(one.steps), f"{one.flops / 1e12:.1f}", _spread(one.offered), str(one.initial),
+            str(one.trained), str(one.searched), f"{one.rewritten} of {len(one.offered)}",
+        ]
+        for domain in results.domains
+        for one in picks(results, domain)
+    ]  # fmt: skip
+    head = ["domain", "method", "training steps", "TFLOPs", "pairs with a validation score",
+            "returned the initial pair", "one after training", "one after a search",
+            "of all, with another harness"]  # fmt: skip
+    return _table(head, rows) if rows else _nothing()
+
+
 def answers(results: Results) -> str:
     """The paired differences that answer the study's questions."""
     rows = [_answer(domain, one) for domain in results.domains for one in contrasts(results, domain)]
-    head = ["domain", "question", "difference", "points", "over seeds", "over seeds and tasks", "by seed", "so",
-            "the paper"]  # fmt: skip
+    head = ["domain", "question", "difference", "points", "over seeds", "over seeds and tasks", "by seed",
+            "seeds with the same scores", "so", "the paper"]  # fmt: skip
     return _table(head, rows)
+
+
+def last_pairs(results: Results) -> str:
+    """The same differences between the last pairs of the runs, on validation."""
+    rows = []
+    for domain in results.domains:
+        for one in contrasts(results, domain, last):
+            if (estimate := one.estimate) is not None:
+                both = [_interval(interval, "+") for interval in (estimate.over_seeds, estimate.over_both)]
+                name = f"{one.minuend} - {one.subtrahend}"
+                alike = f"{one.alike} of {len(estimate.by_seed)}"
+                rows.append([domain, name, f"{100 * estimate.mean:+.1f}", *both, _by_seed(estimate), alike,
+                             estimate.verdict])  # fmt: skip
+    head = ["domain", "difference", "points", "over seeds", "over seeds and tasks", "by seed",
+            "seeds with the same scores", "so"]  # fmt: skip
+    return _table(head, rows) if rows else _nothing("two methods that are compared")
 
 
 def _answer(domain: str, one: Contrast) -> list[str]:
@@ -127,11 +168,18 @@ def _answer(domain: str, one: Contrast) -> list[str]:
     if one.minuend in paper and one.subtrahend in paper:
         theirs = f"{paper[one.minuend] - paper[one.subtrahend]:+.1f}"
     if one.estimate is None:
-        return [domain, one.question, name, "missing", "", "", "", "", theirs]
+        return [domain, one.question, name, "missing", "", "", "", "", "", theirs]
     estimate = one.estimate
-    by_seed = ", ".join(f"{100 * value:+.1f}" for value in estimate.by_seed.values())
+    alike = f"{one.alike} of {len(estimate.by_seed)}"
     intervals = [_interval(estimate.over_seeds, "+"), _interval(estimate.over_both, "+")]
-    return [domain, one.question, name, f"{100 * estimate.mean:+.1f}", *intervals, by_seed, estimate.verdict, theirs]
+    return [
+        domain, one.question, name, f"{100 * estimate.mean:+.1f}", *intervals, _by_seed(estimate), alike,
+        estimate.verdict, theirs,
+    ]  # fmt: skip
+
+
+def _by_seed(estimate: Estimate) -> str:
+    return ", ".join(f"{100 * value:+.1f}" for value in estimate.by_seed.values())
 
 
 def sooner(results: Results) -> str:
@@ -143,8 +191,9 @@ def sooner(results: Results) -> str:
             mean = "" if one.estimate is None else _percent(one.estimate, digits=0)
             reached = sum(share is not None for share in one.share.values())
             theirs = f"{PASSED[domain]} %" if one.method == "fixed" and domain in PASSED else ""
-            rows.append([domain, one.method, f"{reached} of {len(one.share)}", each, mean, theirs])
-    head = ["domain", "method", "reached it", "share of stagewise's rollouts, by seed", "mean", "the paper"]
+            rows.append([domain, one.method, f"{reached} of {len(one.share)}", each, mean, str(one.rewritten), theirs])
+    head = ["domain", "method", "reached it", "share of stagewise's rollouts, by seed", "mean",
+            "reached with another harness", "the paper"]  # fmt: skip
     return _table(head, rows) if rows else _nothing("stagewise and a joint method of the same seed")
 
 
@@ -153,13 +202,17 @@ def overstated(results: Results) -> str:
     rows = [
         [
             domain, one.method, f"{one.changed} of {one.phases}", *map(_shift, (one.promised, one.kept, one.excess)),
-            *("" if part is None else _shift(part) for part in (one.expected, one.over_test, one.excess_on_test)),
+            *(
+                "" if part is None else _shift(part)
+                for part in (one.excess_changed, one.expected, one.over_test, one.excess_on_test)
+            ),
         ]
         for domain in results.domains
         for one in overstatements(results, domain)
     ]  # fmt: skip
     head = ["domain", "method", "phases that changed the harness", "promised by search", "kept on validation",
-            "excess", "expected from luck", "search minus test, returned pair", "excess on test"]  # fmt: skip
+            "excess", "excess where it changed", "expected from luck", "search minus test, returned pair",
+            "excess on test"]  # fmt: skip
     return _table(head, rows) if rows else _nothing("a method that searches")
 
 
@@ -185,7 +238,9 @@ def switching(results: Results) -> str:
     """What turning to the search earlier or later would have bought."""
     rows = [
         [
-            domain, one.method, f"{one.steps:.0f}", _percent(one.returned),
+            domain, one.method, f"{one.steps:.0f}",
+            *("" if part is None else _percent(part) for part in (one.before, one.after)),
+            f"{one.searched} of {one.runs}", _percent(one.returned),
             "" if one.against is None else _points(one.against.mean, one.against.over_seeds),
             "" if one.against is None else _interval(one.against.over_both, "+"),
             "" if one.against is None else one.against.verdict,
@@ -193,8 +248,9 @@ def switching(results: Results) -> str:
         for domain in results.domains
         for one in switches(results, domain)
     ]  # fmt: skip
-    head = ["domain", "method", "steps before the search", "returned, test", "minus stagewise, over seeds",
-            "over seeds and tasks", "so"]  # fmt: skip
+    head = ["domain", "method", "steps before the search", "validation before it", "after it",
+            "returned the pair after it", "returned, test", "minus stagewise, over seeds", "over seeds and tasks",
+            "so"]  # fmt: skip
     return _table(head, rows) if rows else _nothing("a branch, or a run that it is compared with")
 
 

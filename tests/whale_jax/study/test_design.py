@@ -14,6 +14,7 @@ seeds = [1, 2, 3]
 methods = ["weight_only", "own"]
 matrix = ["own"]
 cost = { own = 2.0 }
+ends_early = ["own"]
 
 [[domain.branch]]
 name = "later"
@@ -46,7 +47,8 @@ def test_runs_come_in_rounds_each_branch_after_what_it_leaves(folder):
         "searchqa/weight_only/3", "searchqa/later/3", "searchqa/own/3",
     ]  # fmt: skip
     own, later = study.run("searchqa/own/2"), study.run("searchqa/later/2")
-    assert (own.matrix, own.cost, own.fork) == (True, 2.0, None)
+    assert (own.matrix, own.cost, own.ends_early, own.fork) == (True, 2.0, True, None)
+    assert not study.run("searchqa/weight_only/2").ends_early
     assert own.flagfiles == (folder / "searchqa/domain.flags", folder / "searchqa/own.flags")
     assert study.run("math/weight_only/7").flagfiles[1] == folder / "methods/weight_only.flags"
     assert (later.fork, later.parent) == (Fork("weight_only", 4), "searchqa/weight_only/2")
@@ -78,6 +80,7 @@ def test_runs_are_chosen_by_the_beginnings_of_their_names(folder):
         ('from = "weight_only"', 'from = "fixed"', "later branches from fixed, which is no method of searchqa"),
         ("entry = 4", "entry = 4\nat = 1", "at means nothing here"),
         ('matrix = ["own"]', 'matrix = ["adaptive"]', "searchqa has no method adaptive"),
+        ('ends_early = ["own"]', 'ends_early = ["other"]', "searchqa has no method other"),
         ('"weight_only", "own"', '"weight_only", "own", "more"', "more.flags: is missing, and .* needs it for"),
     ],
 )

@@ -83,17 +83,26 @@ def test_a_page_says_what_was_measured_and_what_is_missing(study, page):
     state = block(page, "state")
     assert "9 of 10 runs have a result." in state
     assert "Missing, by seed: searchqa/later 11." in state
-    assert "Code: c0de. Machines: a chip, 2 x cpu, 0.0." in state
+    assert "Code: `c0de`. Machines: a chip, 2 x cpu, 0.0." in state
+    assert "counted twice" not in state
     assert "differ" not in state
     by_name = {(line[0], line[2]): line for line in rows(page, "answers")}
     joint = by_name["searchqa", "adaptive - stagewise"]
     assert joint[3:6] == ["+12.5", "+12.5 to +12.5", joint[5]]
-    assert joint[6:] == ["+12.5, +12.5", "not decided", "+9.8"]
+    assert joint[6:] == ["+12.5, +12.5", "0 of 2", "not decided", "+9.8"]
     assert ("searchqa", "adaptive - weight_only (the best single arm, by validation)") in by_name
     widths = {len(line) for name in ("scores", "answers", "overstated", "transfer") for line in rows(page, name)}
-    assert len(widths) <= 3
+    assert len(widths) <= 4
     assert "a&#124;b x 2" in block(page, "budgets")
-    assert ["searchqa", "adaptive", "2 of 2", "100 %, 100 %", "100 (100 to 100)", ""] in rows(page, "sooner")
+    assert ["searchqa", "adaptive", "2 of 2", "100 %, 100 %", "100 (100 to 100)", "2", ""] in rows(page, "sooner")
+    weight_only, harness_only = rows(page, "picked")[2:4]
+    assert weight_only == ["searchqa", "weight_only", "9 (9 to 9)", "0.0", "3 (3 to 3)", "0", "0", "2", "0 of 2"]
+    assert harness_only[-3:] == ["0", "2", "2 of 2"]
+    lasts = {line[1]: line for line in rows(page, "last") if line[0] == "searchqa"}
+    assert lasts["adaptive - weight_only"][2:] == [
+        "+0.0", "+0.0 to +0.0", "+0.0 to +0.0", "+0.0, +0.0", "2 of 2", "no difference in any seed",
+    ]  # fmt: skip
+    assert "harness_only - strong, initial pair" not in lasts
 
 
 def test_writing_it_again_changes_no_byte(study, page):
@@ -172,6 +181,15 @@ def test_an_amendment_stands_below_what_was_frozen(study, page):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"amended": ["On a day, a budget."]}))
     write_page(study, page)
     assert block(page, "frozen").endswith("**Amended.** On a day, a budget.")
+
+
+def test_the_code_of_every_run_is_named(study, page):
+    result(study, "searchqa/adaptive/11", curve=CURVE, code="0ther")
+    result(study, "searchqa/adaptive/12", curve=CURVE, code="0ther")
+    result(study, "searchqa/later/11", curve=CURVE, branch={"from": "searchqa/weight_only/11", "entry": 5})
+    text = state(read_results(study))
+    assert "Code: `0ther` of searchqa/adaptive 11, 12; `c0de` of all others." in text
+    assert "What a branch shares with its parent is counted twice." in text
 
 
 def test_missing_runs_of_a_method_are_named_together(study):

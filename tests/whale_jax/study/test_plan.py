@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.whale_jax.study.conftest import ROOT
-from whale_jax.study.design import Fork, Study, StudyError
+from whale_jax.domains.task import Split
+from whale_jax.study.design import Fork, Study, StudyError, read_study
 from whale_jax.study.freeze import manifest
 from whale_jax.study.plan import plan_study
 from whale_jax.study.shown import plan_lines
@@ -107,6 +109,13 @@ def test_settings_that_no_study_has(small, tmp_path, flags, message):
         plan_study(small(flags), tmp_path)
 
 
+def test_a_method_may_be_said_to_end_early(small, tmp_path):
+    study = small({"a": ["--weight_budget_epochs=1.8125"]})
+    early = dataclasses.replace(study, runs=tuple(dataclasses.replace(run, ends_early=True) for run in study.runs))
+    (planned,) = plan_study(early, tmp_path)
+    assert planned.rollouts == 5568
+
+
 def test_every_problem_is_named_at_once(small, tmp_path):
     with pytest.raises(StudyError) as raised:
         plan_study(small({"a": ["--rows=0"], "b": ["--minibatch=0"], "c": []}), tmp_path)
@@ -146,3 +155,26 @@ def test_what_is_frozen_of_the_shipped_study(shipped, planned):
     assert strong["harness"] == frozen["domains"]["searchqa"]["strong.py"]
     assert adaptive["harness"] == frozen["domains"]["searchqa"]["h0.py"]
     assert frozen["runs"]["searchqa/switch_09/13"]["branch"] == "searchqa/weight_only/13@2"
+
+
+def test_the_study_at_the_papers_sizes_has_equal_rollouts(planned, tmp_path, monkeypatch):
+    """Sizes of the splits are the paper's (sections 5 and 6); nobody here has the data and the weights."""
+    monkeypatch.chdir(ROOT)
+    sizes = {"searchqa": 18_946, "math": 17_917, "chess": 16_384}
+
+    def parts(config):
+        weight = range(sizes[config.run.domain])
+        splits = {split: weight if split is Split.WEIGHT else range(256) for split in Split}
+        return dataclasses.replace(planned[0].parts, splits=splits)
+
+    monkeypatch.setattr("whale_jax.study.plan.read_parts", parts)
+    study = read_study(Path("configs/study_paper/study.toml"))
+    found = {one.spec.name: one for one in plan_study(study, tmp_path)}
+    assert len(found) == 3 * 3 * 6
+    for domain in sizes:
+        fixed = found[f"{domain}/fixed/21"]
+        assert fixed.rollouts == fixed.config.run.max_rollouts
+        assert fixed.config.evaluation.eval_every == 7
+        for method in ("weight_only", "adaptive", "prompt_only", "stagewise"):
+            assert found[f"{domain}/{method}/22"].rollouts == fixed.rollouts, method
+        assert found[f"{domain}/harness_only/23"].rollouts < fixed.rollouts / 10

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.whale_jax.study.made_study import manifest, result, scores, search
-from whale_jax.study.mechanisms import overstatements, switches, transfers
-from whale_jax.study.questions import best_arm, contrasts, levels, passing
+from whale_jax.study.mechanisms import overstatements, picks, switches, transfers
+from whale_jax.study.questions import best_arm, contrasts, last, levels, passing
 from whale_jax.study.results import read_results
 
 METHODS = ("weight_only", "harness_only", "stagewise", "fixed", "adaptive", "prompt_only", "random_edit", "strong")
@@ -100,16 +100,53 @@ def test_the_harness_found_is_held_to_the_one_written_by_hand_before_any_trainin
 def test_when_a_joint_run_passed_stagewise(out):
     """The goal is the last score of the same seed; a seed that never got there is no number."""
     joint = (("initial", 0, (0, 0)), ("cycle 1, weights", 300, (1, 0)), ("cycle 1, search", 600, (1, 1)))
-    for seed, last in zip(SEEDS, ((1, 0), (1, 1), (2, 1)), strict=True):
-        stage = (("initial", 0, (0, 0)), ("cycle 1, weights", 400, (2, 2)), ("cycle 1, search", 800, last))
+    for seed, end in zip(SEEDS, ((1, 0), (1, 1), (2, 1)), strict=True):
+        stage = (("initial", 0, (0, 0)), ("cycle 1, weights", 400, (2, 2)), ("cycle 1, search", 800, end))
         result(out, f"searchqa/stagewise/{seed}", curve=stage)
         result(out, f"searchqa/adaptive/{seed}", curve=joint)
-    (found,) = passing(read_results(out), "searchqa")
+    found, itself = passing(read_results(out), "searchqa")
     assert (found.method, found.share, found.estimate) == ("adaptive", {11: 0.375, 12: 0.75, 13: None}, None)
+    assert (found.rewritten, itself.rewritten) == (0, 0)
+    assert (itself.method, itself.share) == ("stagewise", {11: 0.5, 12: 0.5, 13: 0.5})
     (out / "results/searchqa/stagewise/13.json").unlink()
-    (found,) = passing(read_results(out), "searchqa")
+    searched = [search(0, 0.3, 0.4)]
+    result(out, "searchqa/adaptive/12", curve=joint, searches=searched)
+    result(out, "searchqa/adaptive/11", curve=joint, searches=searched)
+    found, _ = passing(read_results(out), "searchqa")
     assert found.estimate is not None
     assert found.estimate.mean == 0.5625
+    assert found.rewritten == 1  # seed 11 was there before its search
+
+
+def test_seeds_in_which_two_methods_returned_the_same_are_counted(out):
+    for seed in SEEDS:
+        curve = (("initial", 0, (0, 0)), ("cycle 1, weights", 900, (1, 1)))
+        result(out, f"searchqa/weight_only/{seed}", returned=(1, 0, 1, 0), curve=curve)
+        other = (1, 0, 1, 0) if seed == 12 else (0, 1, 0, 1)
+        result(out, f"searchqa/adaptive/{seed}", returned=other, curve=(*curve, ("cycle 1, search", 950, (2, 1))))
+    results = read_results(out)
+    joint, *_ = contrasts(results, "searchqa")
+    assert joint.estimate is not None
+    assert (joint.alike, set(joint.estimate.by_seed.values())) == (1, {0.0})
+    at_last, *others = contrasts(results, "searchqa", last)
+    assert at_last.estimate is not None
+    assert (at_last.alike, at_last.estimate.mean) == (0, 0.25)
+    assert len(others) == 10
+
+
+def test_which_pairs_were_returned(out):
+    curve = (
+        ("initial", 0, (0, 0)), ("cycle 1, search", 100, (1, 0)), ("cycle 2, weights", 200, (1, 1)),
+        ("cycle 2, search", 300, (1, 1)),
+    )  # fmt: skip
+    searches = [search(0, 0.2, 0.4), search(1, 0.4, 0.4)]
+    best = ("cycle 2, weights", "cycle 1, search", "initial")
+    for seed, label in zip(SEEDS, best, strict=True):
+        result(out, f"searchqa/adaptive/{seed}", curve=curve, best=label, searches=searches, flops=4e12)
+    found, *others = picks(read_results(out), "searchqa")
+    assert not others
+    assert (found.method, found.steps, found.flops, found.offered) == ("adaptive", [9, 9, 9], 4e12, [4, 4, 4])
+    assert (found.initial, found.trained, found.searched, found.rewritten) == (1, 1, 1, 2)
 
 
 def test_how_far_search_scores_promise_too_much(out):
@@ -125,6 +162,8 @@ def test_how_far_search_scores_promise_too_much(out):
     assert found.promised.by_seed == pytest.approx({11: 0.05, 12: 0.1, 13: 0.15})
     assert found.kept.by_seed == pytest.approx({11: 0.125, 12: 0.125, 13: 0.125})
     assert found.excess.mean == pytest.approx(-0.025)
+    assert found.excess_changed is not None
+    assert found.excess_changed.by_seed == pytest.approx({11: 0.1 - 0.25, 12: 0.2 - 0.25, 13: 0.3 - 0.25})
     assert found.expected is not None
     assert found.expected.mean == pytest.approx(0.03)
     assert found.over_test is not None
@@ -158,9 +197,9 @@ def test_what_a_harness_is_worth_on_other_weights(out):
     cells = [[nothing, nothing, nothing], [(2, 0, 0, 0), (2, 2, 0, 0), (0, 0, 0, 0)]]
     for seed in SEEDS:
         result(out, f"searchqa/adaptive/{seed}", matrix=matrix(cells, [None, 1]))
-    own, others, first, both = transfers(read_results(out), "searchqa", "adaptive")
-    means = [one.estimate.mean if one.estimate else None for one in (own, others, first, both)]
-    assert means == pytest.approx([0.5, 0.125, 0.25, 0.375])
+    own, others, first, both, trained = transfers(read_results(out), "searchqa", "adaptive")
+    means = [one.estimate.mean if one.estimate else None for one in (own, others, first, both, trained)]
+    assert means == pytest.approx([0.5, 0.125, 0.25, 0.375, 0.5])
     assert own.harnesses == 3
     assert own.estimate is not None
     assert own.estimate.over_seeds == (0.5, 0.5)
@@ -170,10 +209,10 @@ def test_what_a_harness_is_worth_on_other_weights(out):
 def test_cells_that_are_missing_and_harnesses_that_were_found_nowhere(out):
     cells = [[(0, 0), None], [(2, 2), (2, 2)], [(2, 2), None]]
     result(out, "searchqa/adaptive/11", matrix=matrix(cells, [None, 0, None]))
-    own, others, first, both = transfers(read_results(out), "searchqa", "adaptive")
+    own, *others = transfers(read_results(out), "searchqa", "adaptive")
     assert own.estimate is not None
     assert own.estimate.mean == 1.0
-    assert (others.estimate, first.estimate, both.estimate) == (None, None, None)
+    assert [one.estimate for one in others] == [None] * 4
 
 
 def test_when_to_switch(out):
@@ -184,12 +223,21 @@ def test_when_to_switch(out):
         ("weight_only", 31, 0.4), ("harness_only", 0, 0.3), ("stagewise", 18, 0.5), ("later", 24, 0.6),
         ("adaptive", 9, 0.9),
     ):  # fmt: skip
+        curve = (("initial", 0, (0, 0)), ("cycle 1, weights", 400, (1, 1)), ("cycle 1, search", 900, (2, 1)))
+        searches = [] if method == "weight_only" else [search(0, 0.3, 0.4)]
+        best = None if method == "later" else "cycle 1, weights"
         for seed in SEEDS[:2]:
-            result(out, f"searchqa/{method}/{seed}", initial=at(0.1), returned=at(share), phases=phases(steps))
+            result(
+                out, f"searchqa/{method}/{seed}", initial=at(0.1), returned=at(share), phases=phases(steps),
+                curve=curve, searches=searches, best=best,
+            )  # fmt: skip
     found = switches(read_results(out), "searchqa")
     assert [(one.method, one.steps) for one in found] == [
         ("harness_only", 0), ("stagewise", 18), ("later", 24), ("weight_only", 31),
     ]  # fmt: skip
+    around = {one.method: (one.before and one.before.mean, one.after and one.after.mean) for one in found}
+    assert around == dict.fromkeys(("harness_only", "stagewise", "later"), (0.5, 0.75)) | {"weight_only": (None, None)}
+    assert [(one.searched, one.runs) for one in found] == [(0, 2), (0, 2), (2, 2), (0, 2)]
     against = {one.method: one.against and one.against.mean for one in found}
     assert against == {
         "harness_only": pytest.approx(-0.2), "stagewise": None, "later": pytest.approx(0.1),
