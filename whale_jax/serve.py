@@ -40,7 +40,7 @@ class ServeSettings:
       slots: sequences that one engine decodes together.
       max_len: ids of one conversation, the reply included.
       max_waiting: calls that wait for a slot of one engine; more are refused.
-      replicas: engines, each on a device of its own; 0: one per device.
+      replicas: engines, one per device (on a CPU all on the first); 0: for all devices.
       dtype: of activations and matrices.
       thinking: whether the reply to a text begins inside a think block.
     """
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
         ("slots", 1, "sequences that one engine decodes together"),
         ("max_len", 16, "ids of one conversation, the reply included"),
         ("max_waiting", 0, "calls that wait for a slot of one engine; more are refused"),
-        ("replicas", 0, "engines, each on a device of its own; 0: one per device"),
+        ("replicas", 0, "engines, one per device (on a CPU all on the first); 0: for all devices"),
     )
     absl_flags.DEFINE_string("checkpoint", None, "Hugging Face folder; default: the demo's", **module)
     absl_flags.DEFINE_string("host", initial.host, "address to listen on; there is no access control", **module)

@@ -184,7 +184,9 @@ class RolloutSettings:
     max_tool_calls: int = setting(12, "tool calls per episode", at_least=0)
     episode_seconds: float = setting(120.0, "wall-clock limit of an episode in seconds", above=0)
     max_len: int = setting(768, "window of one chat in tokens", at_least=16)
-    replicas: int = setting(0, "engines, each on a device of its own (on a CPU, all on the first); 0: as many as devices", operational=True, at_least=0)
+    replicas: int = setting(
+        0, "engines, one per device (on a CPU all on the first); 0: for all devices", operational=True, at_least=0
+    )
     slots: int = setting(32, "sequences that one engine decodes together", operational=True, at_least=1)
     concurrency: int = setting(64, "episodes in flight on this host", operational=True, at_least=1)
     extend_chunk: int = setting(32, "tokens per row of one extend step", at_least=1)

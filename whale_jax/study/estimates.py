@@ -6,7 +6,8 @@ d[seed, task] between their shares of right samples. Of these, two 95 % interval
 - *over seeds*: Student's t of the seeds' mean differences. It speaks of other seeds on these very tasks.
 - *over seeds and tasks*: the variances of the seeds' means and of the tasks' means are added (both hold the noise of a
   single difference, which is so counted twice), with the degrees of freedom of Welch and Satterthwaite (Satterthwaite
-  1946), most of which are the tasks': it may be the narrower of the two. It speaks of other seeds and other tasks of the same kind.
+  1946), most of which are the tasks': it may be the narrower of the two. It speaks of other seeds and other tasks of
+  the same kind.
 
 A difference is called decided only where both exclude zero. Nothing is corrected for the number of questions.
 """
