@@ -246,7 +246,7 @@ def _demo_model(config: RunConfig) -> Qwen35Config:
 
 
 def use_all_cores() -> None:
-    """Without an accelerator, makes each core (of up to four) a device, which then serves as a replica."""
+    """Without an accelerator, makes each core (of up to four) a device: as many replicas serve, and threads train."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 4))
 

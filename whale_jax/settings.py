@@ -250,7 +250,7 @@ class MeshSettings:
     mesh_data: int = setting(
         0,
         "mesh of all devices that training is divided over: copies of the weights; 0 in all three: no mesh, one device "
-        "trains, or on CPUs each device takes micro-batches",
+        "trains, on CPUs with a thread for each device",
         operational=True,
         at_least=0,
     )

@@ -39,7 +39,7 @@ def devices(config: RunConfig, found: Sequence[Any] | None = None) -> Verdict:
         seen += f", grid {'x'.join(map(str, sizes))}"
     replicas = config.rollout.replicas
     if replicas > len(found):
-        return fail("devices", seen, f"--replicas={replicas} needs as many devices; lower it, or 0 for one per device")
+        return fail("devices", seen, f"--replicas={replicas} needs as many devices; lower it, or 0 for all of them")
     if platform == "cpu":
         return warn("devices", seen, "no accelerator: right for the demo, far too slow for a real model")
     return ok("devices", seen)

@@ -1,4 +1,4 @@
-"""Several engines behind one driver: each serves its share of the sessions on a device of its own.
+"""Several engines behind one driver, each with its share of the sessions: on an accelerator, a device for each.
 
 A replica is a fixed unit, and a request's tokens do not depend on the engine that computes them, so the number of
 replicas shows in no result. On a CPU it is what puts all cores to work: XLA runs the body of a loop on one thread.
@@ -29,7 +29,7 @@ _PROMPTS = 1024
 def replica_devices(replicas: int) -> list[Any]:
     """The devices of so many replicas (0: of as many as there are devices here), one each.
 
-    On a CPU all have the first, however many it is divided into: so they compile once, and share the weights.
+    On a CPU all have the first, however many it is divided into: so they compile once, and share new weights.
 
     Raises:
       ValueError: there are fewer devices than replicas.
@@ -57,10 +57,12 @@ class Replicas:
             one device share them, as they share what is compiled (`programs.compiled`).
 
         Raises:
-          ValueError: no driver.
+          ValueError: no driver, or not a device for each.
         """
         if not drivers:
             raise ValueError("Replicas: at least one driver is needed")
+        if devices and len(devices) != len(drivers):
+            raise ValueError(f"Replicas: {len(drivers)} drivers and {len(devices)} devices")
         self._drivers = list(drivers)
         self._places = list(devices)
         self._swap = WeightSwap(list(dict.fromkeys(devices))) if devices else None

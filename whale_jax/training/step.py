@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from whale_jax.qwen3_5 import model
@@ -91,7 +91,8 @@ class TrainStep:
             workers: micro-batches that are computed at the same time, on the one device where the state is. For a CPU,
                 where the loops of a program run on one core, and programs of several threads on several. Micro-batch i
                 belongs to lane i mod `LANES`, and lanes are added in their order, so the result has the same bits for
-                any number of workers. Default: one lane, and no thread.
+                any number of workers. Default: one lane, and no thread. Workers know JAX's settings of the process,
+                none that the caller has set as a context.
             placement: the mesh that state and rows are divided over, in place of `workers`. The results are those of
                 one device up to rounding.
             max_grad_norm: a gradient of a larger global norm is taken for divergence; 0: none is.
@@ -108,6 +109,7 @@ class TrainStep:
         if workers and placement is not None:
             raise ValueError("TrainStep: give workers or a placement, not both")
         self._workers = workers
+        self._device = jax.local_devices()[0] if workers else None
         self._launch = threading.Lock()
         self._placement = placement
         self._max_grad_norm = max_grad_norm
@@ -142,7 +144,8 @@ class TrainStep:
             step = put(np.zeros((), np.int32), self._placement.on(PartitionSpec()))
             return TrainState(params, self._init(params), step)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), params)
-        return TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+        state = TrainState(params, self._init(params), jnp.zeros((), jnp.int32))
+        return state if self._device is None else jax.device_put(state, self._device)
 
     def place(self, params: Params) -> Params:
         """Weights to be served alone: where `init` puts them on a mesh, otherwise where they are."""
@@ -168,7 +171,7 @@ class TrainStep:
             tokens = np.zeros((rows, row_len), np.int32)
             real = np.ones((rows, row_len), np.float32)
             batch = Batch(tokens, np.ones_like(tokens), tokens, real, np.zeros_like(real))
-            jax.block_until_ready(self._accumulate(state.params, self._zeros(state.params), self._placed(batch)))
+            jax.block_until_ready(self._accumulate(state.params, self._no_totals(state.params), self._placed(batch)))
 
     def lower(self, rows: int, row_len: int) -> dict[str, jax.stages.Lowered]:
         """The step's two large programs for micro-batches [rows, row_len], from shapes alone.
@@ -227,6 +230,9 @@ class TrainStep:
             sums = jax.tree.map(lambda leaf: _placed_shape(leaf, everywhere), totals.sums)
             totals = _Totals(jax.tree.map(_placed_shape, totals.grads, place.params), sums)
             batch = jax.tree.map(lambda leaf: _placed_shape(leaf, place.on(PartitionSpec(ROWS))), batch)
+        elif self._device is not None:
+            here = SingleDeviceSharding(self._device)
+            state, totals = jax.tree.map(lambda leaf: _placed_shape(leaf, here), (state, totals))
         return state, totals, batch
 
     def opt_state_shapes(self) -> optax.OptState:
@@ -275,17 +281,24 @@ class TrainStep:
     def _totals(self, params: Params, batches: Sequence[Batch]) -> tuple[_Totals, list[jax.Array]]:
         """Sums over all micro-batches, and each one's log-probabilities of its sampled targets."""
         lanes = min(LANES, len(batches)) if self._workers else 1
-        totals = [self._zeros(params) for _ in range(lanes)]
+        totals = [self._no_totals(params) for _ in range(lanes)]
         logprobs: dict[int, jax.Array] = {}
+        failed = threading.Event()
 
         def add_up(lane: int) -> None:
             for index in range(lane, len(batches), lanes):
+                if failed.is_set():
+                    return
                 with self._launch:  # of several threads, the first compiles for all
                     totals[lane], logprobs[index] = self._accumulate(params, totals[lane], self._placed(batches[index]))
 
         def work(lane: int) -> None:
-            add_up(lane)
-            jax.block_until_ready(totals[lane])
+            try:
+                add_up(lane)
+                jax.block_until_ready(totals[lane])
+            except BaseException:
+                failed.set()
+                raise
 
         if self._workers:
             with ThreadPoolExecutor(self._workers, "adds up micro-batches") as pool:
@@ -296,6 +309,11 @@ class TrainStep:
         for other in others:
             result = self._add(result, other)
         return result, [logprobs[index] for index in range(len(batches))]
+
+    def _no_totals(self, params: Params) -> _Totals:
+        """Sums of nothing, where the workers' device is; without any, wherever JAX puts them beside `params`."""
+        totals = self._zeros(params)
+        return totals if self._device is None else jax.device_put(totals, self._device)
 
     def _trace_zeros(self, params: Params) -> _Totals:
         self._traced += 1

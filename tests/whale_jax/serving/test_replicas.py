@@ -138,6 +138,8 @@ def test_one_that_does_not_start_stops_the_others():
 def test_no_driver_is_an_error():
     with pytest.raises(ValueError, match="at least one"):
         Replicas([])
+    with pytest.raises(ValueError, match="2 drivers and 1 devices"):
+        Replicas([Recorder(), Recorder()], jax.local_devices()[:1])
 
 
 def test_replicas_of_a_cpu_share_a_device_and_no_more_than_there_are():
