@@ -60,11 +60,11 @@ def levels(results: Results, domain: str) -> list[Level]:
     for method in results.methods(domain):
         runs = results.of(domain, method)
         before, after = initial(runs), returned(runs)
-        first, last, gain = _means(before), _means(after), difference(before, after)
+        start, end, gain = _means(before), _means(after), difference(before, after)
         validation = _means({seed: run.returned_point.scores for seed, run in runs.items()})
-        if first is not None and last is not None and gain is not None and validation is not None:
+        if start is not None and end is not None and gain is not None and validation is not None:
             spent = fmean(run.rollouts for run in runs.values())
-            found.append(Level(method, sorted(runs), first, last, gain, validation, spent))
+            found.append(Level(method, sorted(runs), start, end, gain, validation, spent))
     return found
 
 
